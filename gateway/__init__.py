@@ -1,0 +1,1 @@
+"""Serves live traffic through an OpenAI-compatible API, stamps and records every answer."""

@@ -1,0 +1,1 @@
+"""Alembic migrations; `migrations.run.migrate` brings a database to the newest revision."""

@@ -1,0 +1,1 @@
+"""The commands that belong to the whole stack, a module each."""

@@ -1,0 +1,147 @@
+"""The traffic plan: which policy answers under a model name. Versions are only ever added."""
+
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ratchet.db.models.serving import TrafficPlan
+from ratchet.errors import ConfigError
+
+
+class Arm(StrEnum):
+    """The part a policy plays in a plan."""
+
+    PRODUCTION = "production"
+    CANARY = "canary"
+    SHADOW = "shadow"
+
+
+class Enforcement(StrEnum):
+    """What becomes of a client value that differs from the pinned decode config."""
+
+    REPLACE = "replace"
+    """The pinned value is used, and a response header names the field."""
+    REFUSE = "refuse"
+    """The request gets 400."""
+
+
+@dataclass(frozen=True)
+class PlannedArm:
+    """One policy's part.
+
+    Attributes:
+        arm: Its part.
+        policy: `name@version`.
+        share: Share of users in [0, 1]; of a shadow, the share of requests that are copied.
+    """
+
+    arm: Arm
+    policy: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A version of the plan of one model name.
+
+    Attributes:
+        version: Grows with each change of any plan.
+        model: The name clients ask for.
+        stage: Where a release stands, `production` when there is none.
+        arms: Exactly one production arm, at most one canary and one shadow.
+        enforcement: What becomes of differing client values.
+        salt: Decides the buckets of the sticky canary; constant within a release.
+    """
+
+    version: int
+    model: str
+    stage: str
+    arms: tuple[PlannedArm, ...]
+    enforcement: Enforcement
+    salt: str
+
+    @property
+    def production(self) -> str:
+        """The policy in production."""
+        return next(arm.policy for arm in self.arms if arm.arm is Arm.PRODUCTION)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Every policy the plan needs an engine for."""
+        return tuple(arm.policy for arm in self.arms)
+
+
+def check_arms(arms: tuple[PlannedArm, ...]) -> None:
+    """Refuses a set of arms that no gateway could serve.
+
+    Raises:
+        ConfigError: Not one production arm, an arm twice, or shares that do not add up.
+    """
+    kinds = [arm.arm for arm in arms]
+    if kinds.count(Arm.PRODUCTION) != 1 or len(set(kinds)) != len(kinds):
+        raise ConfigError("a traffic plan needs exactly one production arm, and each other arm at most once")
+    if any(not 0 <= arm.share <= 1 for arm in arms):
+        raise ConfigError("shares lie between 0 and 1")
+    served = sum(arm.share for arm in arms if arm.arm is not Arm.SHADOW)
+    if abs(served - 1) > 1e-9:
+        raise ConfigError(f"the shares of production and canary add up to {served:g}, not 1")
+
+
+def publish(
+    session: Session,
+    *,
+    model: str,
+    stage: str,
+    arms: tuple[PlannedArm, ...],
+    actor: str,
+    reason: str,
+    enforcement: Enforcement = Enforcement.REPLACE,
+    salt: str | None = None,
+) -> int:
+    """Adds a version, which every gateway follows once the transaction commits.
+
+    Returns:
+        The new version's number.
+
+    Raises:
+        ConfigError: No gateway could serve these arms.
+    """
+    check_arms(arms)
+    row = TrafficPlan(
+        model=model,
+        stage=stage,
+        arms=[{"arm": arm.arm.value, "policy": arm.policy, "share": arm.share} for arm in arms],
+        enforcement=enforcement.value,
+        salt=salt or secrets.token_hex(8),
+        actor=actor,
+        reason=reason,
+    )
+    session.add(row)
+    session.flush()
+    return row.version
+
+
+def current_plans(session: Session) -> dict[str, Plan]:
+    """The plan in force for each model name."""
+    newest = (
+        select(TrafficPlan)
+        .distinct(TrafficPlan.model)
+        .order_by(TrafficPlan.model, TrafficPlan.version.desc())
+    )
+    return {row.model: _parse(row) for row in session.scalars(newest)}
+
+
+def _parse(row: TrafficPlan) -> Plan:
+    arms: list[dict[str, Any]] = row.arms
+    return Plan(
+        version=row.version,
+        model=row.model,
+        stage=row.stage,
+        arms=tuple(PlannedArm(Arm(arm["arm"]), str(arm["policy"]), float(arm["share"])) for arm in arms),
+        enforcement=Enforcement(row.enforcement),
+        salt=row.salt,
+    )
