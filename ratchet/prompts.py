@@ -25,11 +25,10 @@ HELDOUT_PERCENT = 10
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # kana, Han
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"  # kana, Han
 )
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 class Split(StrEnum):
@@ -56,7 +55,7 @@ def normalise(text: str) -> str:
 
 
 def message_text(message: Message) -> str:
-    """The text of a message; parts are joined by line feeds, a part that is not text by its type and digest."""
+    """The text of a message; parts are joined by line feeds, others show as type and digest."""
     content: Any = message.get("content")
     if content is None:
         return ""
@@ -69,7 +68,7 @@ def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
     if part.get("type") == "text":
-        return str(part.get("text", ""))
+        return str(part.get("text") or "")
     return f"[{part.get('type')} {digest_of(part)}]"
 
 
@@ -118,7 +117,7 @@ def split(prompt_hash: str) -> Split:
 
 
 def history_hash(messages: Sequence[Message]) -> str:
-    """SHA-256 (64 hex digits) of a full message list, to the letter: equal exactly when a request is repeated.
+    """SHA-256 (64 hex digits) of a full message list, to the letter: equal when a request is repeated.
 
     Text given as a string or as one text part is the same; absent and null fields are the same.
     """
@@ -153,9 +152,27 @@ def _exact(message: Message) -> dict[str, Any]:
     return {**fields, "content": storable(message_text(message))}
 
 
+class _WordBreaks(dict[int, str]):
+    """A translation table, filled as characters are met: all but letters, marks and numbers become spaces."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        if _UNSPACED.match(character):
+            replacement = f" {character} "
+        elif unicodedata.category(character)[0] in "LMN":
+            replacement = character
+        else:
+            replacement = " "
+        self[code] = replacement
+        return replacement
+
+
+_WORD_BREAKS = _WordBreaks()
+
+
 def words(text: str) -> list[str]:
     """The words of the normalised text without punctuation; a character a word in scripts without spaces."""
-    return _WORD.findall(normalise(text))
+    return normalise(text).translate(_WORD_BREAKS).split()
 
 
 def ngrams(text: str, n: int = NGRAM) -> frozenset[int]:
