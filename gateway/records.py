@@ -47,8 +47,8 @@ class Closing:
     """How it ended. Texts of a stream need not be repeated here: the recorder kept its deltas.
 
     Attributes:
-        outputs: For each choice `{"index", "text", "finish_reason", "tool_calls"}`; of a stream None, unless the
-            deltas do not say it all (tool calls).
+        outputs: For each choice `{"index", "text", "finish_reason", "tool_calls"}`; None of a stream whose
+            deltas say it all.
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""API keys: 256 random bits, shown once, stored as their SHA-256 (no dictionary attack is possible on those)."""
+"""API keys: 256 random bits, shown once, stored as their SHA-256 (no dictionary reaches those)."""
 
 import hashlib
 import secrets

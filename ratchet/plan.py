@@ -127,12 +127,9 @@ def publish(
 
 def current_plans(session: Session) -> dict[str, Plan]:
     """The plan in force for each model name."""
-    newest = (
-        select(TrafficPlan)
-        .distinct(TrafficPlan.model)
-        .order_by(TrafficPlan.model, TrafficPlan.version.desc())
-    )
-    return {row.model: _parse(row) for row in session.scalars(newest)}
+    newest = select(func.max(TrafficPlan.version)).group_by(TrafficPlan.model)
+    rows = session.scalars(select(TrafficPlan).where(TrafficPlan.version.in_(newest)))
+    return {row.model: _parse(row) for row in rows}
 
 
 def _parse(row: TrafficPlan) -> Plan:
