@@ -16,6 +16,7 @@ Start with `ratchet doctor`, then `ratchet up`. Every command takes --help; thos
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("ratchet.commands.up", "Start the whole stack on this machine."),
+    "demo": ("ratchet.commands.demo", "The main job on real parts, in one command."),
     "doctor": ("ratchet.commands.doctor", "Check this machine, and say how to mend what is wrong."),
     "backup": ("ratchet.commands.backup", "Write the database and the artefacts into one archive."),
     "restore": ("ratchet.commands.restore", "Bring a backup back into an empty data folder."),

@@ -1,0 +1,1 @@
+"""What is measured, side by side with a named peer, interleaved, reported as ratios pair by pair."""

@@ -1,0 +1,1 @@
+"""The demonstration: the product's main job on real parts, told while it happens."""
