@@ -291,5 +291,5 @@ def configure(service: str, instance: str, otlp_endpoint: str | None) -> Telemet
 def _instrument(name: MetricName, wanted: Kind) -> Instrument:
     instrument = INSTRUMENTS[name]
     if instrument.kind is not wanted:
-        raise TypeError(f"{name} is a {instrument.kind}, not a {wanted}")
+        raise TypeError(f"{name} is of kind {instrument.kind}, not {wanted}")
     return instrument
