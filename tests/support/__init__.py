@@ -1,0 +1,1 @@
+"""What several tests need and the product does not."""
