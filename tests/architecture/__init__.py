@@ -1,0 +1,1 @@
+"""What a reader should not have to take on trust: borders, names, documents, examples."""
