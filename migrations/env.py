@@ -3,9 +3,9 @@
 from alembic import context
 
 from ratchet.db.base import Base
-from ratchet.db.models import operations, registry, serving
+from ratchet.db.models import feedback, operations, registry, serving
 
-_ = (operations, registry, serving)
+_ = (feedback, operations, registry, serving)
 
 context.configure(
     connection=context.config.attributes["connection"],

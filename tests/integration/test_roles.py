@@ -13,12 +13,13 @@ from sqlalchemy import Engine
 from migrations.run import migrate
 from ratchet.db.base import Base
 from ratchet.db.engine import libpq_url
-from ratchet.db.models import operations, registry, serving
+from ratchet.db.models import feedback, operations, registry, serving
 from ratchet.db.roles import SERVICE_ROLES, Role
 from ratchet.ids import floor_of
 from tests.conftest import Database
 
-MODULES = (operations, registry, serving)
+MODULES = (feedback, operations, registry, serving)
+PARTITIONS = ("response_", "feedback_event_")
 
 
 @pytest.mark.parametrize("role", SERVICE_ROLES)
@@ -88,7 +89,7 @@ def test_the_models_are_what_the_migrations_made(engine_of: Callable[[Role], Eng
                 "include_schemas": True,
                 "include_name": ours,
                 "include_object": lambda thing, name, kind, reflected, _: (
-                    not (kind == "table" and reflected and str(name).startswith("response_"))
+                    not (kind == "table" and reflected and str(name).startswith(PARTITIONS))
                     and kind not in ("index", "unique_constraint")
                 ),
             },
