@@ -1,7 +1,7 @@
 """Policy versions: registered once, never changed, found by name.
 
-A version stands for weights, tokenizer, chat template and decode config together. Equal content under one name has
-one version; anything else has another.
+A version stands for weights, tokenizer, chat template and decode config together. Equal content under one
+name has one version; anything else has another.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Row, select
+from sqlalchemy import Engine, RowMapping, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -238,7 +238,7 @@ def get_policy(session: Session, ref: str) -> PolicyVersion:
 
 def find(session: Session, ref: str) -> PolicyVersion | None:
     """One policy version by its `name@version`; None when it is not registered."""
-    row = session.execute(_QUERY.where(Policy.ref == ref)).one_or_none()
+    row = session.execute(_QUERY.where(Policy.ref == ref)).mappings().one_or_none()
     return _version(row) if row else None
 
 
@@ -247,7 +247,7 @@ def list_policies(session: Session, name: str | None = None) -> list[PolicyVersi
     query = _QUERY.order_by(Policy.number.desc())
     if name is not None:
         query = query.where(Policy.name == name)
-    return [_version(row) for row in session.execute(query)]
+    return [_version(row) for row in session.execute(query).mappings()]
 
 
 def resolve(session: Session, text: str) -> PolicyVersion:
@@ -258,9 +258,8 @@ def resolve(session: Session, text: str) -> PolicyVersion:
     """
     if "@" in text:
         return get_policy(session, text)
-    newest = session.execute(
-        _QUERY.where(Policy.name == text).order_by(Policy.number.desc()).limit(1)
-    ).first()
+    query = _QUERY.where(Policy.name == text).order_by(Policy.number.desc()).limit(1)
+    newest = session.execute(query).mappings().first()
     if newest is None:
         raise NotFound(f"no policy is called {text!r}; `ratchet policy list` shows those that are registered")
     return _version(newest)
@@ -300,8 +299,8 @@ def _same(known: PolicyVersion, digest: str, parent: str | None) -> PolicyVersio
         )
     if parent is not None and parent != known.parent:
         raise PolicyRefused(
-            f"this content is registered as {known.ref} with {known.parent or 'no'} parent, and a version never "
-            f"changes; it cannot have the parent {parent}"
+            f"this content is registered as {known.ref} with {known.parent or 'no'} parent, and a version "
+            f"never changes; it cannot have the parent {parent}"
         )
     return known
 
@@ -325,7 +324,6 @@ _QUERY = select(
 ).join(DecodeConfigRow, DecodeConfigRow.digest == Policy.decode_digest)
 
 
-def _version(row: Row[Any]) -> PolicyVersion:
-    values = dict(row._mapping)  # noqa: SLF001
-    decode = DecodeConfig.parse(values.pop("decode"), source=f"the row of {row.ref}")
-    return PolicyVersion(**values, decode=decode)
+def _version(row: RowMapping) -> PolicyVersion:
+    decode = DecodeConfig.parse(row["decode"], source=f"the decode config of {row['ref']}")
+    return PolicyVersion(**{**row, "decode": decode})
