@@ -1,7 +1,8 @@
 """Fixtures that every layer of tests shares: a real PostgreSQL, made by the real migrations."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -22,7 +23,7 @@ SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks what the fixtures imply, and skips data tests where the data is absent."""
     for item in items:
-        if "database" in getattr(item, "fixturenames", ()):
+        if {"database", "module_database"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("postgres")
         if item.get_closest_marker("data") and not SHARED_DATA.exists():
             item.add_marker(pytest.mark.skip(reason="the public data folder ../shared/data is absent"))
@@ -67,9 +68,9 @@ def template(cluster: EmbeddedPostgres) -> tuple[str, dict[Role, str]]:
     return cluster.owner_url, provision_logins(cluster.owner_url, {})
 
 
-@pytest.fixture
-def database(cluster: EmbeddedPostgres, template: tuple[str, dict[Role, str]]) -> Iterator[Database]:
-    """A database of the test's own, dropped at its end."""
+@contextmanager
+def copied_database(cluster: EmbeddedPostgres, template: tuple[str, dict[Role, str]]) -> Generator[Database]:
+    """A copy of the migrated database, dropped in the end."""
     owner_url, urls = template
     name = f"test_{uuid4().hex[:12]}"
 
@@ -98,6 +99,20 @@ def database(cluster: EmbeddedPostgres, template: tuple[str, dict[Role, str]]) -
     yield Database(renamed(owner_url), {role: renamed(url) for role, url in urls.items()})
     with psycopg.connect(maintenance, autocommit=True) as connection:
         connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database(cluster: EmbeddedPostgres, template: tuple[str, dict[Role, str]]) -> Iterator[Database]:
+    """A database of the test's own, dropped at its end."""
+    with copied_database(cluster, template) as copied:
+        yield copied
+
+
+@pytest.fixture(scope="module")
+def module_database(cluster: EmbeddedPostgres, template: tuple[str, dict[Role, str]]) -> Iterator[Database]:
+    """A database that the tests of one module share, for processes that are slow to start."""
+    with copied_database(cluster, template) as copied:
+        yield copied
 
 
 @pytest.fixture
