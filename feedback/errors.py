@@ -16,3 +16,27 @@ class FormatError(UsageError):
 
 class SnapshotError(UsageError):
     """A snapshot folder that is incomplete, or whose rows are not those it was named after."""
+
+
+class RatingError(UsageError):
+    """A rater's request that cannot be met; the message is for the rater."""
+
+
+class UnknownRater(RatingError):
+    """Nobody has this id, link or session."""
+
+
+class SetAside(RatingError):
+    """The rater failed gold items, or was closed by an operator."""
+
+
+class QuotaReached(RatingError):
+    """The rater had as many items as one day may bring."""
+
+
+class LeaseLost(RatingError):
+    """The item's time was over and it went back, or it was never this rater's."""
+
+
+class NothingToUndo(RatingError):
+    """No last vote that could be taken back."""

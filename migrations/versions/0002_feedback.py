@@ -180,7 +180,8 @@ CREATE TABLE feedback.lease (
     rater_id      uuid NOT NULL,
     pool          text NOT NULL,
     left_side     text NOT NULL CHECK (left_side IN ('a', 'b')),
-    state         text NOT NULL CHECK (state IN ('open', 'voted', 'skipped', 'expired', 'revoked')),
+    state         text NOT NULL
+        CHECK (state IN ('open', 'waiting', 'voted', 'skipped', 'expired', 'revoked')),
     leased_at     timestamptz NOT NULL DEFAULT now(),
     expires_at    timestamptz NOT NULL,
     UNIQUE (comparison_id, rater_id),
@@ -188,7 +189,7 @@ CREATE TABLE feedback.lease (
     FOREIGN KEY (rater_id, pool) REFERENCES feedback.rater (id, pool)
 );
 CREATE UNIQUE INDEX lease_one_open_a_rater ON feedback.lease (rater_id) WHERE state = 'open';
-CREATE INDEX lease_expiry ON feedback.lease (expires_at) WHERE state = 'open';
+CREATE INDEX lease_expiry ON feedback.lease (expires_at) WHERE state IN ('open', 'waiting');
 CREATE INDEX lease_rater ON feedback.lease (rater_id, leased_at);
 
 CREATE TABLE feedback.rating (

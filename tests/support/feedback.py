@@ -8,7 +8,7 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from ratchet.ids import new_id, time_of
-from ratchet.prompts import conversation_id, history_hash, prompt_hash
+from ratchet.prompts import conversation_id, hash_of_text, history_hash, prompt_hash, split
 
 KEY = UUID(int=1)
 OTHER_KEY = UUID(int=2)
@@ -61,3 +61,37 @@ def put(url: str, *rows: dict[str, Any]) -> list[UUID]:
             }
             connection.execute(f"INSERT INTO serving.response ({columns}) VALUES ({places})", values)  # noqa: S608
     return [row["id"] for row in rows]
+
+
+def put_comparisons(url: str, count: int, **changed: Any) -> list[UUID]:
+    """Stores comparisons of two answers to a training prompt; `gold_choice` makes them gold."""
+    made: list[UUID] = []
+    gold = changed.get("gold_choice") is not None
+    prompt = changed.pop("prompt", TRAIN_PROMPT)
+    with psycopg.connect(url) as connection:
+        for _ in range(count):
+            identity = new_id()
+            row: dict[str, Any] = {
+                "id": identity, "pool": "preference", "source": "gold" if gold else "shadow",
+                "prompt": Jsonb(user(prompt)), "prompt_hash": hash_of_text(prompt),
+                "history_hash": history_hash(user(prompt)), "split": split(hash_of_text(prompt)).value,
+                "a_answer": f"a-{identity}", "a_text": f"first {identity}", "a_policy": "sky@aaaaaaaaaaaa",
+                "b_answer": f"b-{identity}", "b_text": f"second {identity}", "b_policy": "sea@bbbbbbbbbbbb",
+                "answered_at": time_of(identity), "wanted": None if gold else 2,
+            }  # fmt: skip
+            row |= changed
+            columns, places = ", ".join(row), ", ".join(f"%({name})s" for name in row)
+            connection.execute(f"INSERT INTO feedback.comparison ({columns}) VALUES ({places})", row)  # noqa: S608
+            made.append(identity)
+    return made
+
+
+def put_raters(url: str, count: int, *, pool: str = "preference", quota: int = 1_000) -> list[UUID]:
+    """Stores raters; returns their ids."""
+    made = [new_id() for _ in range(count)]
+    with psycopg.connect(url) as connection, connection.cursor() as cursor:
+        cursor.executemany(
+            "INSERT INTO feedback.rater (id, name, pool, daily_quota) VALUES (%s, %s, %s, %s)",
+            [(identity, f"{pool}-{identity}", pool, quota) for identity in made],
+        )
+    return made

@@ -172,7 +172,10 @@ def _pool_keys() -> tuple[Any, ...]:
 
 
 class Lease(Base):
-    """An item shown to a rater, and which side was on the left; at most one is open for a rater."""
+    """An item shown to a rater, and which side was on the left.
+
+    At most one is `open` for a rater; one that was on the page when the last vote was undone is `waiting`.
+    """
 
     __tablename__ = "lease"
     __table_args__ = _pool_keys()
