@@ -325,5 +325,6 @@ _QUERY = select(
 
 
 def _version(row: RowMapping) -> PolicyVersion:
-    decode = DecodeConfig.parse(row["decode"], source=f"the decode config of {row['ref']}")
-    return PolicyVersion(**{**row, "decode": decode})
+    values: dict[str, Any] = dict(row)
+    values["decode"] = DecodeConfig.parse(values["decode"], source=f"the decode config of {values['ref']}")
+    return PolicyVersion(**values)
