@@ -5,7 +5,7 @@ ARGS ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint types format bench-serving lock clean
+.PHONY: help setup demo test test-slow lint types format bench-serving docs lock clean
 
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ format: setup ## Rewrite files in the house style
 
 bench-serving: setup ## Measure the gateway beside its own engine
 	@$(BIN)/python -m benchmarks.serving $(ARGS)
+
+docs: setup ## Write the reference tables in docs/ anew from the code
+	@$(BIN)/python -m scripts.reference
 
 lock: setup ## Write constraints/$(EXTRA).txt anew from pyproject.toml and what .venv holds
 	@$(BIN)/python scripts/lock.py --extra $(EXTRA)
