@@ -1,10 +1,12 @@
 """UUIDv7 identities (RFC 9562, 5.7): the first 48 bits are Unix milliseconds, so ids sort by time."""
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import uuid_utils
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def new_id() -> UUID:
@@ -20,12 +22,12 @@ def time_of(identity: UUID) -> datetime:
     """
     if identity.version != 7:
         raise ValueError(f"{identity} is a version {identity.version} UUID; only version 7 carries a time")
-    return datetime.fromtimestamp((identity.int >> 80) / 1000, tz=UTC)
+    return _EPOCH + timedelta(milliseconds=identity.int >> 80)
 
 
 def floor_of(moment: datetime) -> UUID:
     """The smallest UUID of a given time: the bound of a partition or of a time filter."""
-    milliseconds = int(moment.timestamp() * 1000)
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)
     return UUID(int=milliseconds << 80)
 
 
