@@ -29,18 +29,26 @@ from feedback.rows import DemonstrationRow, DropReason, Kind, PreferenceRow, Pro
 Side = str | list[ChatMessage]
 
 
-class _PairLine(Document):
+class _Line(Document):
     prompt: Side | None = None
+    prompt_hash: str | None = None
+    tools: Any = None
+    image: Any = None
+    images: Any = None
+
+    def holds_more(self) -> bool:
+        """Whether the model is to be given more than text."""
+        return bool(self.tools or self.image or self.images)
+
+
+class _PairLine(_Line):
     chosen: Side
     rejected: Side
-    prompt_hash: str | None = None
 
 
-class _DemonstrationLine(Document):
-    prompt: Side | None = None
+class _DemonstrationLine(_Line):
     completion: Side | None = None
     messages: list[ChatMessage] | None = None
-    prompt_hash: str | None = None
 
 
 def pair_from(record: dict[str, Any], name: str) -> PreferenceRow | DropReason:
@@ -52,6 +60,8 @@ def pair_from(record: dict[str, Any], name: str) -> PreferenceRow | DropReason:
     """
     line = _PairLine.model_validate(record)
     prompt, chosen, rejected = _parts(line)
+    if line.holds_more():
+        return DropReason.UNSUPPORTED
     if isinstance(prompt, DropReason):
         return prompt
     if isinstance(chosen, DropReason):
@@ -98,6 +108,8 @@ def demonstration_from(record: dict[str, Any], name: str) -> DemonstrationRow | 
         prompt, completion = prompt_from(line.messages[:-1]), answer_from("messages", line.messages[-1:])
     else:
         raise Malformed("neither prompt and completion nor messages are there")
+    if line.holds_more():
+        return DropReason.UNSUPPORTED
     if isinstance(prompt, DropReason):
         return prompt
     if isinstance(completion, DropReason):

@@ -221,6 +221,10 @@ def test_what_a_transcript_cannot_hold_is_left_out_and_counted(tmp_path: Path):
         ({"prompt": SKY, "chosen": BLUE, "rejected": BLUE + "\n"}, DropReason.IDENTICAL),
         ({"prompt": SKY, "chosen": BLUE, "rejected": " "}, DropReason.EMPTY),
         (
+            {"prompt": SKY, "chosen": BLUE, "rejected": BLACK, "tools": [{"type": "function"}]},
+            DropReason.UNSUPPORTED,
+        ),
+        (
             {"chosen": [*ASKED, *said(BLUE)], "rejected": [{"role": "user", "content": "?"}, *said(BLACK)]},
             DropReason.DIFFERENT_PROMPTS,
         ),
