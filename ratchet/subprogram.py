@@ -41,7 +41,7 @@ def run(module: str, arguments: Sequence[str], report: Callable[[str], None]) ->
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RATCHET_")}
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -49,19 +49,18 @@ def run(module: str, arguments: Sequence[str], report: Callable[[str], None]) ->
             env=environment,
             text=True,
             errors="replace",
-        )
-        try:
+        ) as child:
             assert child.stderr is not None  # noqa: S101
-            for line in child.stderr:
-                if line.startswith(STAGE):
-                    report(line.removeprefix(STAGE).rstrip())
-                elif line.strip():
-                    tail.append(line.strip())
-            code = child.wait()
-        finally:
-            if child.poll() is None:
+            try:
+                for line in child.stderr:
+                    if line.startswith(STAGE):
+                        report(line.removeprefix(STAGE).rstrip())
+                    elif line.strip():
+                        tail.append(line.strip())
+                code = child.wait()
+            except BaseException:
                 child.kill()
-                child.wait()
+                raise
         output.seek(0)
         return _result(module, code, output.read(), tail)
 
