@@ -24,7 +24,9 @@ _LEASE = text("SELECT comparison_id FROM feedback.lease WHERE id = :lease AND ra
 _LOCK_ITEM = text("""
     SELECT gold_choice, wanted, leased, voted FROM feedback.comparison WHERE id = :item FOR UPDATE
 """)
-_LOCK_LEASE = text("SELECT state, left_side, pool FROM feedback.lease WHERE id = :lease FOR UPDATE")
+_LOCK_LEASE = text("""
+    SELECT state, left_side, pool, leased_at FROM feedback.lease WHERE id = :lease FOR UPDATE
+""")
 _RATE = text("""
     INSERT INTO feedback.rating
         (id, lease_id, comparison_id, rater_id, pool, choice, left_side, reasons, note, seconds, created_at)
@@ -79,7 +81,8 @@ class Vote:
 
     lease: UUID
     shown: Shown
-    seconds: float
+    seconds: float | None
+    """Time spent on it; None: since it was leased."""
     reasons: Sequence[str] = ()
     note: str | None = None
 
@@ -112,12 +115,13 @@ def cast_vote(session: Session, rater: UUID, vote: Vote, gold: GoldRule, *, now:
     if lease.state not in ("open", "waiting"):
         raise LeaseLost("the time for this item was over and it went to somebody else; here is the next one")
     choice = _unblind(vote.shown, lease.left_side)
+    spent = (now - lease.leased_at).total_seconds() if vote.seconds is None else vote.seconds
     session.execute(
         _RATE,
         {
             "id": new_id(), "lease": vote.lease, "item": item_id, "rater": rater, "pool": lease.pool,
             "choice": choice, "left": lease.left_side, "reasons": list(vote.reasons), "note": vote.note,
-            "seconds": min(max(vote.seconds, 0.0), LONGEST_S), "now": now,
+            "seconds": min(max(spent, 0.0), LONGEST_S), "now": now,
         },
     )  # fmt: skip
     skipped = choice == "skip"

@@ -1,0 +1,1 @@
+"""The rating page and its JSON twin."""
