@@ -1,6 +1,8 @@
 """Fixtures that every layer of tests shares: a real PostgreSQL, made by the real migrations."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,9 +38,13 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
-    """One real PostgreSQL for the whole run."""
-    folder = tmp_path_factory.mktemp("cluster")
+def cluster() -> Iterator[EmbeddedPostgres]:
+    """One real PostgreSQL for the whole run.
+
+    Not below pytest's own folder: each run closes that to other users, and a server that root started runs as
+    another user.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="ratchet-test-cluster-"))
     server = EmbeddedPostgres(
         folder / "postgres",
         folder / "owner.password",
@@ -47,6 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgr
     server.start()
     yield server
     server.stop(immediate=True)
+    shutil.rmtree(folder)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Child:
             how = f"ended by signal {-code} ({signal.strsignal(-code)})"
         else:
             how = f"ended with code {code}"
-        said = last_words(self.command.log, self._log_begins)
+        said = last_words(self.command.log, self._log_begins, errors_only=code is not None and code < 0)
         return f"{how}: {said}" if said else how
 
     def ask_to_end(self) -> None:

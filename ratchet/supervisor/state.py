@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from ratchet.supervisor.child import Child
 from ratchet.supervisor.identity import Identity
 
 SWEEP_GRACE_S = 5.0
+_POLL_S = 0.05
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -142,8 +144,23 @@ def _end(processes: list[psutil.Process], grace_s: float) -> None:
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, stubborn = psutil.wait_procs(processes, timeout=grace_s)
-    for process in stubborn:
+    for process in _living_after(processes, grace_s):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(stubborn, timeout=grace_s)
+    _living_after(processes, grace_s)
+
+
+def _living_after(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    deadline = time.monotonic() + seconds
+    while True:
+        living = [process for process in processes if _lives(process)]
+        if not living or time.monotonic() > deadline:
+            return living
+        time.sleep(_POLL_S)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

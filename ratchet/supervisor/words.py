@@ -20,15 +20,16 @@ _PREFIX = re.compile(
 )
 
 
-def last_words(log: Path, since: int = 0) -> str:
+def last_words(log: Path, since: int = 0, *, errors_only: bool = False) -> str:
     """The most telling line a process wrote.
 
     Args:
         log: Its log file.
         since: Byte offset at which this process began to write.
+        errors_only: Whether a line that names no error says nothing.
 
     Returns:
-        The last line that names an error and its cause; without one, the last line; empty of an empty log.
+        The last line that names an error and its cause; without one, the last line; empty without that.
     """
     try:
         with log.open("rb") as file:
@@ -39,5 +40,5 @@ def last_words(log: Path, since: int = 0) -> str:
         return ""
     lines = [line for line in (_PREFIX.sub("", line).strip() for line in text.splitlines()) if line]
     telling = [line for line in lines if _ERROR.search(line) and not _SAYS_NOTHING.search(line)]
-    chosen = telling[-1] if telling else (lines[-1] if lines else "")
-    return redact_text(chosen)[:LONGEST]
+    said = telling or ([] if errors_only else lines)
+    return redact_text(said[-1])[:LONGEST] if said else ""
