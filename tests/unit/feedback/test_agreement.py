@@ -3,7 +3,7 @@
 import krippendorff
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedback.agreement import Cohen, agreement, cohen_kappa, krippendorff_alpha, ratings_of, raw_agreement
@@ -88,6 +88,7 @@ matrices = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(matrices)
 def test_alpha_equals_the_krippendorff_package(matrix: list[list[str | None]]):
     ratings = {
@@ -105,6 +106,7 @@ def test_alpha_equals_the_krippendorff_package(matrix: list[list[str | None]]):
     assert ours == pytest.approx(expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), min_size=1, max_size=30))
 def test_kappa_is_symmetric_and_bounded(pairs: list[tuple[str, str]]):
     first, second = [a for a, _ in pairs], [b for _, b in pairs]

@@ -1,6 +1,6 @@
 """Held-out prompts in what comes in: by identity and by shared 13-grams."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedback.contamination import TEMPLATE_PROMPTS, Contamination, HeldOutIndex, HeldOutPrompt, refusal
@@ -68,6 +68,7 @@ def test_the_refusal_lists_what_was_found():
     )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.sampled_from(FIFTEEN.split()), min_size=13, max_size=20),
     st.lists(st.text("xyz", min_size=1), max_size=5),

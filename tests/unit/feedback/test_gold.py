@@ -1,7 +1,7 @@
 """Gold items: who is set aside, and when gold is shown."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedback.gold import GoldRule, Standing, gold_is_due, standing
@@ -34,6 +34,7 @@ def test_gold_comes_at_its_share_and_cannot_be_foreseen():
     assert shown("eve", "s2") != ours
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(0, 10_000))
 def test_no_share_and_full_share(rater: str, position: int):
     assert not gold_is_due(rater, position, GoldRule(share=0), secret="s")

@@ -1,7 +1,7 @@
 """The length report: numbers by hand, and when it warns."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedback.lengths import LengthTally, wilson
@@ -75,6 +75,7 @@ def test_wilson_of_nothing_is_an_error():
         wilson(0, 0)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 500), st.data())
 def test_wilson_holds_the_share_and_mirrors(total: int, data: st.DataObject):
     hits = data.draw(st.integers(0, total))

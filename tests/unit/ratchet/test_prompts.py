@@ -5,7 +5,7 @@ import unicodedata
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ratchet.prompts import (
@@ -41,16 +41,19 @@ def test_normalised_text(text: str, expected: str):
     assert normalise(text) == expected
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_normalising_twice_changes_nothing(text: str):
     assert normalise(normalise(text)) == normalise(text)
 
 
+@settings(deadline=None)
 @given(st.text(), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
 def test_the_hash_does_not_depend_on_the_unicode_form(text: str, form: str):
     assert hash_of_text(unicodedata.normalize(form, text)) == hash_of_text(text)
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()))
 def test_stored_text_keeps_its_hash_and_is_utf_8(text: str):
     assert hash_of_text(storable(text)) == hash_of_text(text)
@@ -148,6 +151,7 @@ def test_words_and_ngrams_by_hand():
     assert ngrams(thirteen.upper().replace(" ", ", ")) == ngrams(thirteen)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from("abcdef"), max_size=40), st.integers(1, 5))
 def test_ngrams_are_the_distinct_windows(letters: list[str], n: int):
     windows = {tuple(letters[start : start + n]) for start in range(len(letters) - n + 1)}
