@@ -46,12 +46,14 @@ def command(
         rows = wait_for_rows(stack, {exchange.response_id for exchange in exchanges})
         report(console, exchanges, rows)
         console.print("\n[bold]How to go on[/bold]")
-        console.print(f"ratchet up --data-dir {home.root} --port {port} --model {model}")
+        console.print(
+            f"ratchet up --data-dir {home.root} --port {port} --model {model}", markup=False, soft_wrap=True
+        )
         console.print(
             "export RATCHET_KEY=$(ratchet keys create --role client --json | jq -r .key)", markup=False
         )
-        console.print(CURL.format(base=stack.base_url, model=name), markup=False)
-        console.print(CLIENT.format(base=stack.base_url, model=name), markup=False)
+        console.print(CURL.format(base=stack.base_url, model=name), markup=False, soft_wrap=True)
+        console.print(CLIENT.format(base=stack.base_url, model=name), markup=False, soft_wrap=True)
     stored = {str(row["id"]): row for row in rows}
     lost = [
         item.response_id

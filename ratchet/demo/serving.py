@@ -91,31 +91,20 @@ def wait_for_rows(stack: RunningStack, ids: set[str], timeout_s: float = 30) -> 
 def report(console: Console, exchanges: list[Exchange], rows: list[dict[str, Any]]) -> None:
     """Prints what was seen by the client beside what was stored."""
     table = Table(title="What the client saw, and the row that was kept")
-    for heading in (
-        "response",
-        "policy",
-        "decode",
-        "arm / stage",
-        "finish",
-        "tokens",
-        "ttft",
-        "tok/s",
-        "same text",
-    ):
-        table.add_column(heading, overflow="fold")
+    for heading in ("response", "finish", "tokens", "ttft ms", "tokens/s", "same text"):
+        table.add_column(heading, no_wrap=True)
     stored = {str(row["id"]): row for row in rows}
     for exchange in exchanges:
         row = stored.get(exchange.response_id, {})
-        same = row.get("output") == exchange.answer
         table.add_row(
             exchange.response_id,
-            str(row.get("policy")),
-            str(row.get("decode"))[:12],
-            f"{row.get('arm')} / {row.get('stage')}",
             str(row.get("finish_reason")),
             str(row.get("output_tokens")),
-            f"{exchange.ttft_s * 1000:.0f} ms",
+            f"{exchange.ttft_s * 1000:.0f}",
             f"{exchange.tokens / exchange.seconds:.1f}",
-            "[green]yes[/green]" if same else "[red]NO[/red]",
+            "[green]yes[/green]" if row.get("output") == exchange.answer else "[red]NO[/red]",
         )
     console.print(table)
+    stamps = {(str(row["policy"]), str(row["decode"]), str(row["arm"]), str(row["stage"])) for row in rows}
+    for policy, decode, arm, stage in sorted(stamps):
+        console.print(f"stamped [bold]{policy}[/bold], decode {decode[:12]}, arm {arm}, stage {stage}")
