@@ -28,8 +28,8 @@ def command(
 ) -> None:
     """Start the stack, ask it a few questions through the openai client, show what was kept, stop it.
 
-    Everything is real: PostgreSQL, vLLM, the gateway, the workers. The data folder stays: `ratchet up` goes on
-    from where the demonstration ended.
+    Everything is real: PostgreSQL, vLLM, the gateway, the workers. The data folder stays, and `ratchet up`
+    goes on from where the demonstration ended.
     """
     from openai import OpenAI
 
