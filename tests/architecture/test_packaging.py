@@ -62,7 +62,7 @@ def imported(path: Path) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
-    return names - sys.stdlib_module_names - {*PACKAGES, "tests", "benchmarks"}
+    return names - sys.stdlib_module_names - {*PACKAGES, "tests", "benchmarks", "scripts"}
 
 
 @pytest.mark.parametrize(
