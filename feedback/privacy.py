@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Protocol, cast
 
-from feedback.rows import PreferenceRow, Row, Turn
+from feedback.rows import PreferenceRow, Row, Turn, hash_of_prompt
 
 _MIN_SCORE = 0.3
 _NUMBERS = re.compile(
@@ -53,11 +53,15 @@ class Masker:
         return text
 
     def row(self, row: Row) -> Row:
-        """The row with prompt and answers masked; its prompt hash stays that of what was asked."""
+        """The row with prompt and answers masked; its prompt hash is that of the prompt as it now reads."""
         prompt = tuple(Turn(turn.role, self.text(turn.content)) for turn in row.prompt)
+        return self.answers(replace(row, prompt=prompt, prompt_hash=hash_of_prompt(prompt)))
+
+    def answers(self, row: Row) -> Row:
+        """The row with its answers masked alone: its prompt, and so its place in the split, stay."""
         if isinstance(row, PreferenceRow):
-            return replace(row, prompt=prompt, chosen=self.text(row.chosen), rejected=self.text(row.rejected))
-        return replace(row, prompt=prompt, completion=self.text(row.completion))
+            return replace(row, chosen=self.text(row.chosen), rejected=self.text(row.rejected))
+        return replace(row, completion=self.text(row.completion))
 
 
 def _findings(text: str) -> Iterable[_Finding]:

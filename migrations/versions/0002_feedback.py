@@ -455,27 +455,14 @@ ROW_SECURITY = """
 ALTER TABLE feedback.comparison ENABLE ROW LEVEL SECURITY;
 ALTER TABLE feedback.rating ENABLE ROW LEVEL SECURITY;
 ALTER TABLE feedback.lease ENABLE ROW LEVEL SECURITY;
-ALTER TABLE feedback.preference_pair ENABLE ROW LEVEL SECURITY;
-ALTER TABLE feedback.demonstration ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY daily_work ON feedback.comparison TO ratchet_feedback USING (true);
 CREATE POLICY daily_work ON feedback.rating TO ratchet_feedback USING (true);
 CREATE POLICY daily_work ON feedback.lease TO ratchet_feedback USING (true);
-CREATE POLICY daily_work ON feedback.preference_pair TO ratchet_feedback
-    USING (true) WITH CHECK (split IN ('train', 'validation'));
-CREATE POLICY daily_work ON feedback.demonstration TO ratchet_feedback
-    USING (true) WITH CHECK (split IN ('train', 'validation'));
 
 CREATE POLICY all_rows ON feedback.comparison FOR SELECT TO ratchet_operator USING (true);
 CREATE POLICY all_rows ON feedback.rating FOR SELECT TO ratchet_operator USING (true);
 CREATE POLICY all_rows ON feedback.lease FOR SELECT TO ratchet_operator USING (true);
-CREATE POLICY all_rows ON feedback.preference_pair FOR SELECT TO ratchet_operator USING (true);
-CREATE POLICY all_rows ON feedback.demonstration FOR SELECT TO ratchet_operator USING (true);
-
-CREATE POLICY trainable ON feedback.preference_pair FOR SELECT TO ratchet_trainer
-    USING (split IN ('train', 'validation'));
-CREATE POLICY trainable ON feedback.demonstration FOR SELECT TO ratchet_trainer
-    USING (split IN ('train', 'validation'));
 
 CREATE POLICY own_pool ON feedback.comparison FOR SELECT TO ratchet_evaluator USING (pool = 'evaluation');
 CREATE POLICY own_pool_new ON feedback.comparison FOR INSERT TO ratchet_evaluator

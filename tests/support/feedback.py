@@ -7,7 +7,7 @@ from uuid import UUID
 import psycopg
 from psycopg.types.json import Jsonb
 
-from ratchet.ids import new_id, time_of
+from ratchet.ids import id_beside, new_id, time_of
 from ratchet.prompts import conversation_id, hash_of_text, history_hash, prompt_hash, split
 
 KEY = UUID(int=1)
@@ -95,3 +95,65 @@ def put_raters(url: str, count: int, *, pool: str = "preference", quota: int = 1
             [(identity, f"{pool}-{identity}", pool, quota) for identity in made],
         )
     return made
+
+
+def put_event(url: str, response_id: UUID, kind: str, *, state: str = "joined", **columns: Any) -> UUID:
+    """Stores a client's event."""
+    identity = id_beside(response_id, "test", str(new_id()))
+    row: dict[str, Any] = {
+        "id": identity, "response_id": response_id, "origin": "client", "key_id": KEY, "kind": kind,
+        "user_id": "ann", "body_sha256": "0", "state": state,
+    }  # fmt: skip
+    row |= columns
+    with psycopg.connect(url) as connection:
+        names, places = ", ".join(row), ", ".join(f"%({name})s" for name in row)
+        connection.execute(f"INSERT INTO feedback.feedback_event ({names}) VALUES ({places})", row)  # noqa: S608
+    return identity
+
+
+def put_votes(url: str, comparison: UUID, *choices: str, raters: list[UUID] | None = None) -> list[UUID]:
+    """Stores one vote each of as many raters, with the leases behind them; returns the raters."""
+    raters = raters or put_raters(url, len(choices))
+    with psycopg.connect(url) as connection:
+        for rater, choice in zip(raters, choices, strict=True):
+            lease = new_id()
+            values = {"lease": lease, "item": comparison, "rater": rater, "id": new_id(), "choice": choice}
+            connection.execute(
+                "INSERT INTO feedback.lease (id, comparison_id, rater_id, pool, left_side, state, expires_at)"
+                " SELECT %(lease)s, id, %(rater)s, pool, 'a', 'voted', now() FROM feedback.comparison"
+                " WHERE id = %(item)s",
+                values,
+            )
+            connection.execute(
+                "INSERT INTO feedback.rating"
+                " (id, lease_id, comparison_id, rater_id, pool, choice, left_side, seconds)"
+                " SELECT %(id)s, %(lease)s, id, %(rater)s, pool, %(choice)s, 'a', 1 FROM feedback.comparison"
+                " WHERE id = %(item)s",
+                values,
+            )
+    return raters
+
+
+def put_policy(url: str, ref: str, parent: str | None = None, **provenance: Any) -> None:
+    """Registers a policy version; `ref` is `name@` and 12 hex digits."""
+    name, _, version = ref.partition("@")
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO registry.decode_config (digest, config) VALUES ('d', '{}') ON CONFLICT DO NOTHING"
+        )
+        connection.execute(
+            "INSERT INTO registry.policy (ref, name, version, digest, weights_digest, tokenizer_digest,"
+            " template_digest, decode_digest, artifact, parent, architecture, golden, provenance)"
+            " VALUES (%s, %s, %s, %s, 'w', 't', 'c', 'd', 'a', %s, '{}', '[]', %s)",
+            (ref, name, version, version + "0" * 52, parent, Jsonb(provenance)),
+        )
+
+
+def serve_policy(url: str, model: str, ref: str) -> None:
+    """Puts a policy version into production under a model name."""
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO serving.traffic_plan (model, stage, arms, enforcement, salt, actor, reason)"
+            " VALUES (%s, 'production', %s, 'replace', 's', 'test', 'test')",
+            (model, Jsonb([{"arm": "production", "policy": ref, "share": 1.0}])),
+        )

@@ -7,7 +7,7 @@ import pytest
 
 from feedback.privacy import Masker
 from feedback.rows import hash_of_prompt
-from tests.unit.feedback.builders import pair_row
+from tests.unit.feedback.builders import demonstration_row, pair_row
 
 
 @pytest.mark.parametrize(
@@ -34,11 +34,17 @@ def test_what_is_masked(text: str, expected: str | None):
     assert sum(masker.found.values()) == (0 if expected is None else expected.count("<"))
 
 
-def test_a_row_is_masked_and_keeps_its_identity():
-    row = pair_row(chosen="Mail ann@example.org.", rejected="Call +49 30 901820.")
+def test_a_masked_row_is_known_by_its_masked_prompt():
+    row = pair_row(asked="Who is ann@example.org?", chosen="ann@example.org", rejected="+49 30 901820")
     masked = Masker().row(row)
-    assert (masked.chosen, masked.rejected) == ("Mail <EMAIL_ADDRESS>.", "Call <PHONE_NUMBER>.")
-    assert masked.prompt_hash == row.prompt_hash == hash_of_prompt(row.prompt)
+    assert (masked.chosen, masked.rejected) == ("<EMAIL_ADDRESS>", "<PHONE_NUMBER>")
+    assert masked.prompt[-1].content == "Who is <EMAIL_ADDRESS>?"
+    assert masked.prompt_hash == hash_of_prompt(masked.prompt) != row.prompt_hash
+    answers = Masker().answers(row)
+    assert (answers.prompt, answers.prompt_hash) == (row.prompt, row.prompt_hash)
+    assert answers.chosen == "<EMAIL_ADDRESS>"
+    written = demonstration_row(completion="ann@example.org")
+    assert Masker().row(written).completion == "<EMAIL_ADDRESS>"
 
 
 def test_masking_loads_no_engine_and_asks_no_network():
