@@ -116,7 +116,7 @@ def test_signals_of_one_point_of_a_conversation_become_pairs(
     put_event(database.owner_url, second, "thumb", value=1)
     [edited] = put(database.owner_url, response("It is green.", user_id="bob"))
     put_event(database.owner_url, edited, "edit", text="It is blue.", user_id="bob")
-    later = NOW + timedelta(seconds=5)
+    later = datetime.now(UTC) + timedelta(seconds=5)
     left, kept = put(
         database.owner_url, response(BLACK, user_id="eve"), response(BLUE, user_id="eve", created_at=later)
     )
