@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from feedback.evidence import Candidate, Comparison, Thread
-from feedback.rows import DropReason
+from feedback.rows import DropReason, Kind
 from feedback.rule import Dropped, Outcome, fates
 
 USED = "used"
@@ -23,7 +23,8 @@ class Ledger:
     candidates are exhausted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
         self.dropped: Counter[str] = Counter()
         """Candidates (of a thread: pairs of answers, edits, lone signals) left out, by reason."""
         self._seen: Counter[str] = Counter()
@@ -62,7 +63,7 @@ class Ledger:
     def _settle(self) -> None:
         if self._open is None:
             return
-        held = _data_of(self._open)
+        held = _data_of(self._open, self._kind)
         self._seen.update(held.values())
         for name, reason in fates(self._outcomes).items():
             fate = USED if reason is None else reason.value
@@ -82,9 +83,11 @@ def _account(fate: Counter[str]) -> dict[str, Any]:
     }
 
 
-def _data_of(candidate: Candidate) -> dict[str, str]:
+def _data_of(candidate: Candidate, kind: Kind) -> dict[str, str]:
+    """Id to kind of the data that can become a row: of demonstrations edits and imports alone."""
     if isinstance(candidate, Comparison):
         return {candidate.id: "comparison", **{vote.id: "vote" for vote in candidate.votes}}
     if isinstance(candidate, Thread):
-        return {signal.id: "signal" for signal in candidate.signals}
+        wanted = (signal for signal in candidate.signals if kind is Kind.PAIRS or signal.kind == "edit")
+        return {signal.id: "signal" for signal in wanted}
     return {candidate.id: "import"}

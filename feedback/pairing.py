@@ -114,7 +114,7 @@ def build_snapshot(
         registry = Registry.read(connection)
         rule = request.rule(registry)
         held_out = frozenset(connection.execute(_HELD_OUT).scalars())
-        ledger = Ledger()
+        ledger = Ledger(request.kind)
         outcomes = _outcomes(connection, request.kind, rule, held_out, ledger)
         snapshot = write_snapshot(
             root,
@@ -137,7 +137,7 @@ def read_ledger(engine: Engine, request: BuildRequest) -> dict[str, Any]:
     with frozen_view(engine) as connection:
         rule = request.rule(Registry.read(connection))
         held_out = frozenset(connection.execute(_HELD_OUT).scalars())
-        ledger = Ledger()
+        ledger = Ledger(request.kind)
         for outcome in _outcomes(connection, request.kind, rule, held_out, ledger):
             ledger.note(outcome)
         return ledger.content()
