@@ -9,7 +9,7 @@ import psycopg
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
-from ratchet.db.engine import CONNECT_TIMEOUT_S, libpq_url
+from ratchet.db.engine import CONNECT_TIMEOUT_S, libpq_url, sqlalchemy_url
 from ratchet.embedded import EmbeddedPostgres
 from ratchet.errors import ConfigError, DatabaseUnavailable, EnvironmentFault
 from ratchet.home import Home
@@ -100,7 +100,7 @@ class Database:
         except (EnvironmentFault, psycopg.Error) as error:
             delay = self._backoff.next()
             self._look_at = time.monotonic() + delay
-            self._show.trouble("database", f"{str(error).splitlines()[0]}; again in {delay:.1f} s")
+            self._show.trouble("database", f"{first_line(error)}; again in {delay:.1f} s")
         else:
             self._backoff.failures = 0
             self._show.done("database", f"PostgreSQL is back after {time.monotonic() - began:.1f} s")
@@ -117,6 +117,7 @@ class Database:
 
 def _examine(url: str) -> str:
     try:
+        sqlalchemy_url(url)
         with psycopg.connect(libpq_url(url), connect_timeout=CONNECT_TIMEOUT_S) as connection:
             able = connection.execute(
                 "SELECT has_database_privilege(current_database(), 'CREATE') AND (rolsuper OR rolcreaterole) "
@@ -130,7 +131,7 @@ def _examine(url: str) -> str:
     except psycopg.OperationalError as error:
         where = make_url(url).render_as_string(hide_password=True)
         raise DatabaseUnavailable(
-            f"PostgreSQL at {where} cannot be used: {last_line(error)}; start it, or "
+            f"PostgreSQL at {where} cannot be used: {first_line(error)}; start it, or "
             "mend RATCHET_DATABASE_URL (unset, `ratchet up` runs a PostgreSQL of its own)"
         ) from error
     if number < OLDEST_MAJOR * 10_000:
@@ -145,6 +146,6 @@ def _examine(url: str) -> str:
     return f"{number // 10_000}.{number % 10_000}"
 
 
-def last_line(error: Exception) -> str:
-    """The line of a psycopg error that says what happened last."""
-    return str(error).strip().splitlines()[-1].strip()
+def first_line(error: Exception) -> str:
+    """The line of a database error that says what happened; the others give advice."""
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0].strip()

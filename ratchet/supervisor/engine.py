@@ -58,7 +58,7 @@ class Workshop:
         health: Client that asks engines how they are.
         cores: Chooses cores for an engine that starts now.
         write: Writes columns of a row, in a transaction of its own; raises when the database is away.
-        changed: Called when a process was started.
+        changed: Called when a process was started or has died.
     """
 
     home: Home
@@ -200,6 +200,7 @@ class Engine:
                 self._backoff.lived(self.child.lived_s())
             self.child.kill()
             self.child = None
+            self._shop.changed()
         self._restarts += 1
         self._wait_again(reason)
 

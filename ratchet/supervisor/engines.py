@@ -25,6 +25,7 @@ from ratchet.plan import current_plans
 from ratchet.secrets_store import shared_key
 from ratchet.supervisor import cores
 from ratchet.supervisor.child import Child, end_all
+from ratchet.supervisor.database import first_line
 from ratchet.supervisor.engine import HEALTH_TIMEOUT_S, Engine, State, Wanted, Workshop
 from ratchet.supervisor.settings import SupervisorSettings
 from ratchet.supervisor.show import Show
@@ -112,7 +113,7 @@ class Engines:
             if not self._database_away:
                 self._database_away = True
                 self._show.trouble(
-                    "engines", f"the database is away, engines stay as they are: {_first_line(error)}"
+                    "engines", f"the database is away, engines stay as they are: {first_line(error)}"
                 )
             return
         if self._database_away:
@@ -126,7 +127,7 @@ class Engines:
             for engine in self._running.values():
                 engine.stopped()
         except _AWAY as error:
-            self._show.trouble("engines", f"their rows could not be told: {_first_line(error)}")
+            self._show.trouble("engines", f"their rows could not be told: {first_line(error)}")
         self._health.close()
 
     def _reconcile(self, hurry: Callable[[], bool]) -> None:
@@ -174,7 +175,3 @@ def _add_missing_rows(session: Session) -> None:
 
 def _new_row(policy: str) -> EngineRow:
     return EngineRow(id=new_id(), policy=policy, managed=True, desired="up", state=State.WAITING.value)
-
-
-def _first_line(error: Exception) -> str:
-    return str(getattr(error, "orig", None) or error).splitlines()[0]

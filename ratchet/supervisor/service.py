@@ -26,7 +26,7 @@ class Service:
         Args:
             command: What to run, each time.
             show: Where its deaths are told.
-            changed: Called after each start.
+            changed: Called after each start and each death.
         """
         self.command = command
         self.child: Child | None = None
@@ -49,6 +49,7 @@ class Service:
             )
             self.child.kill()
             self.child = None
+            self._changed()
         if self.child is None and time.monotonic() >= self._start_at:
             self.child = Child(self.command)
             self._changed()

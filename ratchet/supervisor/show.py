@@ -1,6 +1,5 @@
 """What `ratchet up` says while it works: a line for each thing that happened."""
 
-import sys
 import time
 
 from rich.console import Console
@@ -20,7 +19,7 @@ class Show:
     """
 
     def __init__(self, *, to_stderr: bool) -> None:
-        self._console = Console(file=sys.stderr if to_stderr else sys.stdout, highlight=False, soft_wrap=True)
+        self._console = Console(stderr=to_stderr, highlight=False, soft_wrap=True)
         self._began = time.monotonic()
 
     def done(self, stage: str, text: str) -> None:

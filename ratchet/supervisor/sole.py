@@ -6,6 +6,7 @@ import psycopg
 
 from ratchet.db.engine import CONNECT_TIMEOUT_S, libpq_url
 from ratchet.errors import AlreadyRunning, DatabaseUnavailable
+from ratchet.supervisor.database import first_line
 
 ADVISORY_LOCK = 0x52415455
 LOOK_EVERY_S = 5.0
@@ -69,4 +70,4 @@ class Sole:
                     )
                 time.sleep(_POLL_S)
         except psycopg.OperationalError as error:
-            raise DatabaseUnavailable(f"PostgreSQL: {str(error).strip().splitlines()[-1]}") from error
+            raise DatabaseUnavailable(f"PostgreSQL: {first_line(error)}") from error

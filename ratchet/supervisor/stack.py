@@ -118,7 +118,7 @@ def _start(
     state = StateFile(home, embedded=database.embedded is not None)
     ending.callback(state.remove)
 
-    ending.callback(lambda: database.stop(hurry=stop.hurry()))
+    ending.callback(_stop_database, database, stop, show)
     began = time.monotonic()
     version = database.start()
     show.done("database", f"PostgreSQL {version} ({database.place}) after {time.monotonic() - began:.1f} s")
@@ -139,15 +139,15 @@ def _start(
 
     served = settle(connections, home, wish.model, show)
     engines = Engines(home, settings, connections, show, state.save)
-    ending.callback(engines.stop, stop.hurry)
+    ending.callback(_stop_engines, engines, stop, show)
     engines.want(served.policies)
 
     engine_key = shared_key(home, ENGINE_KEY)
     chosen = roster(home, urls, engine_key, wish.host, wish.port, wish.gateway_workers)
     others = [Service(command, show, state.save) for command in chosen.others]
-    ending.callback(_stop_services, others, stop)
+    ending.callback(_stop_services, "pages, workers", others, stop, show)
     gateway = Service(chosen.gateway, show, state.save)
-    ending.callback(_stop_services, [gateway], stop)
+    ending.callback(_stop_services, "gateway", [gateway], stop, show)
 
     state.describe(
         chosen.addresses,
@@ -192,8 +192,19 @@ def _give_up_if_hopeless(parts: Parts) -> None:
         raise EnvironmentFault(f"the gateway does not start: {parts.gateway.refusal}")
 
 
-def _stop_services(services: list[Service], stop: Stop) -> None:
+def _stop_services(name: str, services: list[Service], stop: Stop, show: Show) -> None:
     end_all([service.child for service in services if service.child is not None], stop.hurry)
+    show.end(name, "stopped")
+
+
+def _stop_engines(engines: Engines, stop: Stop, show: Show) -> None:
+    engines.stop(stop.hurry)
+    show.end("engines", "stopped")
+
+
+def _stop_database(database: Database, stop: Stop, show: Show) -> None:
+    database.stop(hurry=stop.hurry())
+    show.end("database", "stopped" if database.embedded else "left as it is")
 
 
 def _document(parts: Parts, home: Home, seconds: float) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class StateFile:
         self._children = children
 
     def save(self) -> None:
-        """Writes what is so now; called after each start of a process."""
+        """Writes what is so now; called after each start and each death of a process."""
         self._state.processes = {name: child.identity for name, child in self._children().items()}
         save(self._home, self._state)
 

@@ -88,9 +88,8 @@ def driven(
     connections: Connections,
     policy: StubPolicy,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Driven]:
-    del policy, capsys
+    del policy
     monkeypatch.setattr("ratchet.supervisor.engines.RECONCILE_EVERY_S", 0.0)
     settings = SupervisorSettings(engine_command=stub_command())
     made = Engines(home, settings, connections, Show(to_stderr=False), lambda: None)
