@@ -108,15 +108,7 @@ def _edits(
 ) -> Iterator[Pair | Dropped]:
     for signal, is_last in edits_of(signals):
         original = answers[signal.response_id]
-        corrected = replace(
-            original,
-            id=None,
-            text=signal.text or "",
-            policy=HUMAN_EDIT,
-            decode=None,
-            errored=False,
-            blocked=False,
-        )
+        corrected = replace(original, id=None, text=signal.text or "", policy=HUMAN_EDIT, decode=None)
         reason = unfit((corrected, original), held_out) or (None if is_last else DropReason.SUPERSEDED)
         if reason is not None:
             yield Dropped(reason, (signal.id,))

@@ -188,6 +188,12 @@ def test_a_transcript_splits_at_the_last_assistant_turn(tmp_path: Path):
     assert lines_of(again) == lines_of(path)
 
 
+def test_transcripts_of_two_prompts_are_no_pair(tmp_path: Path):
+    other = "\n\nHuman: hi\n\nAssistant: 7"
+    path = put(tmp_path / "hh.jsonl", {"chosen": FIVE_TURNS.format("6"), "rejected": other})
+    assert all_rows(path, Format.HH) == [Skipped(1, DropReason.DIFFERENT_PROMPTS)]
+
+
 @pytest.mark.parametrize(
     ("transcript", "expected"),
     [

@@ -352,6 +352,13 @@ def test_a_machine_that_repeats_itself_costs_no_more_than_the_latest_answers():
     assert len(fates(got)) == 499
 
 
+def test_an_input_of_several_outcomes_has_one_fate():
+    used = Kept(pair_row(), inputs=("used", "twice"))
+    tie, probe = Dropped(DropReason.TIE, ("twice", "left")), Dropped(DropReason.PROBE, ("left", "twice"))
+    for told in ([used, tie, probe], [probe, tie, used], [tie, used, probe]):
+        assert fates(told) == {"used": None, "twice": None, "left": DropReason.PROBE}
+
+
 def test_filters_by_source_time_and_policy():
     rated = comparison("c", vote("eve", "a"))
     assert reason(rated, rule=Rule(sources=frozenset({Source.EDIT}))) is DropReason.SOURCE_EXCLUDED
