@@ -33,7 +33,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A program beside the packages."""
     (tmp_path / "some_child.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("HOME", "/home/of/the/operator")
+    monkeypatch.setenv("HOME", "/somewhere/safe")
     monkeypatch.setenv("RATCHET_GATEWAY_DATABASE_URL", "postgresql://secret")
     return "some_child"
 
@@ -42,7 +42,7 @@ def test_stages_are_reported_and_the_document_is_what_it_returned_without_our_se
     stages: list[str] = []
     document = subprogram.run(program, ["work"], stages.append)
     assert stages == ["first", "second"]
-    assert document == {"secret": None, "home": "/home/of/the/operator"}
+    assert document == {"secret": None, "home": "/somewhere/safe"}
 
 
 def test_an_error_made_on_purpose_arrives_as_itself(program: str):
