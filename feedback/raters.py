@@ -90,7 +90,7 @@ def make_link(session: Session, name: str, *, now: datetime, days: float = LINK_
 
 def list_raters(session: Session) -> list[dict[str, Any]]:
     """Every rater with votes, skips, gold results and median seconds an item."""
-    return [dict(row._mapping) for row in session.execute(_LIST)]  # pyright: ignore[reportPrivateUsage]
+    return [dict(row) for row in session.execute(_LIST).mappings()]
 
 
 def sign_in(session: Session, link: str, *, now: datetime, hours: float) -> tuple[str, datetime]:

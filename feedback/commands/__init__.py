@@ -1,0 +1,1 @@
+"""The commands of feedback; `ratchet.cli` loads a module when its group is called."""
