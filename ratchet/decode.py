@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ratchet.canonical import digest_of
 from ratchet.errors import DecodeConfigError
@@ -19,6 +19,15 @@ class SeedPolicy(StrEnum):
     """Always `seed`; a client's own seed is overridden."""
     NONE = "none"
     """No seed is ever sent; a client's own seed is overridden."""
+
+
+def _without_nul(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("NUL cannot be part of a stop text")
+    return text
+
+
+StopText = Annotated[str, Field(min_length=1), AfterValidator(_without_nul)]
 
 
 class DecodeConfig(BaseModel):
@@ -39,7 +48,7 @@ class DecodeConfig(BaseModel):
     repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Upper bound of an answer in tokens; a client may ask for fewer."""
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=16)] = ()
+    stop: Annotated[tuple[StopText, ...], Field(max_length=16)] = ()
     """Always in force; a client may add its own."""
     seed_policy: SeedPolicy = SeedPolicy.CLIENT
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] | None = None

