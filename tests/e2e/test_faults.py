@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import sys
 import time
 import urllib.error
@@ -12,14 +13,17 @@ from typing import Any
 
 import aiohttp
 import psutil
+import psycopg
 import pytest
 
+from ratchet.db.engine import libpq_url
 from ratchet.db.roles import Role
 from ratchet.demo.stack import RunningStack
 from ratchet.embedded import EmbeddedPostgres
 from ratchet.home import Home
 from ratchet.secrets_store import role_url
 from tests.support.ledger import Comparison, Ledger, compare
+from tests.support.tiny_model import make_tiny_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.faults, pytest.mark.timeout(900)]
 
@@ -121,12 +125,19 @@ def test_gateway_killed_during_200_requests_loses_nothing_delivered(
 def test_postgres_away_does_not_stop_serving(tiny_stack: RunningStack, ledger: Ledger) -> None:
     home = Home.resolve(tiny_stack.data_dir)
     server = EmbeddedPostgres(home.postgres, home.secrets / "owner.password")
-    asyncio.run(_burst_with(ledger, lambda: server.stop(immediate=True), 60, 24, "stopped"))
-    delivered = [entry.done for entry in ledger.entries]
-    server.start()
+
+    def keep_postgres_away() -> None:
+        tiny_stack.process.send_signal(signal.SIGSTOP)
+        server.stop(immediate=True)
+
+    asyncio.run(_burst_with(ledger, keep_postgres_away, 60, 24, "stopped"))
+    away = not server.is_running()
+    tiny_stack.process.send_signal(signal.SIGCONT)
+    wait_until(server.is_running, 60, "the supervisor starts PostgreSQL again")
     result = settled(tiny_stack, ledger)
     show("postgres stopped and started", result)
-    assert all(delivered)
+    assert away
+    assert all(entry.done for entry in ledger.entries)
     assert_nothing_lost(result)
     assert result.stored == 60
 
@@ -165,3 +176,44 @@ def test_engine_killed_answers_503_with_the_reason_and_comes_back_proved(
     result = settled(tiny_stack, ledger)
     show("engine -9", result)
     assert_nothing_lost(result)
+
+
+def test_swapped_weights_behind_the_right_name_and_fingerprint_are_not_served(
+    tiny_stack: RunningStack, ledger: Ledger, tmp_path: Path
+) -> None:
+    [policy] = tiny_stack.ratchet("policy", "list")
+    weights = Path(tiny_stack.ratchet("policy", "show", policy["ref"])["folder"]) / "model.safetensors"
+    true_bytes = weights.read_bytes()
+    impostor = make_tiny_model(tmp_path / "impostor", seed=1)
+
+    def restart_engine_on(content: bytes) -> None:
+        weights.chmod(0o644)
+        weights.write_bytes(content)
+        for engine in processes(tiny_stack, "vllm.entrypoints.openai.api_server"):
+            engine.kill()
+
+    async def ask_once() -> int:
+        async with aiohttp.ClientSession() as session:
+            return (await ledger.stream(session, "who are you", 4)).status
+
+    restart_engine_on((impostor / "model.safetensors").read_bytes())
+    try:
+        wait_until(lambda: "nats" in json.dumps(readyz(tiny_stack)[1]), 240, "the impostor is found out")
+        assert readyz(tiny_stack)[0] == 503
+        assert asyncio.run(ask_once()) == 503
+        assert standing_alarms(tiny_stack) == ["stamp_mismatch"]
+    finally:
+        restart_engine_on(true_bytes)
+    wait_until(lambda: readyz(tiny_stack)[0] == 200, 240, "the true weights are proved again")
+    assert asyncio.run(ask_once()) == 200
+    wait_until(lambda: standing_alarms(tiny_stack) == [], 30, "the alarm is cleared")
+    result = settled(tiny_stack, ledger)
+    show("weights swapped", result)
+    assert_nothing_lost(result)
+
+
+def standing_alarms(stack: RunningStack) -> list[str]:
+    """Kinds of the alarms that stand."""
+    with psycopg.connect(libpq_url(operator_url(stack))) as connection:
+        rows = connection.execute("SELECT kind FROM operations.alarm WHERE cleared_at IS NULL").fetchall()
+    return [str(row[0]) for row in rows]
