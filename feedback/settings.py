@@ -14,7 +14,7 @@ DEFAULT_SCHEDULE: dict[str, float] = {
     "heartbeat": 15,
     "join": 5,
     "infer": 20,
-    "compare": 60,
+    "compare": 300,
     "expire": 60,
     "samples": 30,
     "builds": 30,
