@@ -29,9 +29,7 @@ QUESTIONS = [
 LIKE = [
     asked
     for number in range(8)
-    for asked in [
-        f"Explain why the sky is blue at noon, red at dusk and black at night, in {number} words or so"
-    ]
+    for asked in [f"Explain why the sky is blue at noon, red at dusk and black at night; question {number}"]
     if split(hash_of_text(asked)) is Split.TRAIN
 ]
 
