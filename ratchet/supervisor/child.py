@@ -47,6 +47,11 @@ class Child:
     """
 
     def __init__(self, command: Command) -> None:
+        """Starts it.
+
+        Raises:
+            OSError: The system has no room for another process, or for its log.
+        """
         self.command = command
         trim_log(command.log)
         with command.log.open("ab") as log:
@@ -122,7 +127,11 @@ def end_all(children: Iterable[Child], hurry: Callable[[], bool] = lambda: False
 
 
 def trim_log(log: Path, limit: int = LOG_LIMIT) -> None:
-    """Moves a log that grew past the limit to `<name>.1`, in a way its writer need not know of."""
+    """Moves a log that grew past the limit to `<name>.1`, in a way its writer need not know of.
+
+    Where there is no room for two, the old lines go.
+    """
     if log.exists() and log.stat().st_size > limit:
-        shutil.copyfile(log, log.with_name(log.name + ".1"))
+        with contextlib.suppress(OSError):
+            shutil.copyfile(log, log.with_name(log.name + ".1"))
         os.truncate(log, 0)

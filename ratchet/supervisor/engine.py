@@ -164,9 +164,13 @@ class Engine:
         self._url = f"http://{vllm.HOST}:{boot.port}"
         told = {"state": State.STARTING, "url": self._url, "fingerprint": boot.fingerprint, "pid": None}
         self._shop.write(self._row, told)
-        self.cores = list(boot.cores)
-        self.child = Child(command)
         self.state = State.STARTING
+        try:
+            self.child = Child(command)
+        except OSError as error:
+            self._died(f"cannot be started: {error}")
+            return
+        self.cores = list(boot.cores)
         self._misses = 0
         self._unsaid = {"pid": self.child.pid}
         self._shop.changed()

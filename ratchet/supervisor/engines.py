@@ -12,7 +12,7 @@ from uuid import UUID
 import httpx
 from sqlalchemy import Engine as Connections
 from sqlalchemy import func, select, update
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ratchet.artifacts import Kind, store_of
@@ -32,7 +32,7 @@ from ratchet.supervisor.show import Show
 
 RECONCILE_EVERY_S = 1.0
 ENGINE_KEY = "engine"
-_AWAY = (DatabaseUnavailable, OperationalError, InterfaceError)
+_TROUBLES = (DatabaseUnavailable, DBAPIError)
 
 
 class Engines:
@@ -109,7 +109,7 @@ class Engines:
                 self._reconcile(hurry)
             for engine in self._running.values():
                 engine.tick()
-        except _AWAY as error:
+        except _TROUBLES as error:
             if not self._database_away:
                 self._database_away = True
                 self._show.trouble(
@@ -126,7 +126,7 @@ class Engines:
         try:
             for engine in self._running.values():
                 engine.stopped()
-        except _AWAY as error:
+        except _TROUBLES as error:
             self._show.trouble("engines", f"their rows could not be told: {first_line(error)}")
         self._health.close()
 
@@ -168,8 +168,10 @@ class Engines:
 
 def _add_missing_rows(session: Session) -> None:
     named = {policy for plan in current_plans(session).values() for policy in plan.policies}
-    known = set(session.scalars(select(EngineRow.policy).where(EngineRow.policy.in_(named))))
-    session.add_all(_new_row(policy) for policy in sorted(named - known))
+    without = select(Policy.ref).where(
+        Policy.ref.in_(named), ~select(EngineRow.id).where(EngineRow.policy == Policy.ref).exists()
+    )
+    session.add_all(_new_row(policy) for policy in session.scalars(without.order_by(Policy.number)))
     session.flush()
 
 

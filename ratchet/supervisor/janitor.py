@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 
 from ratchet.home import Home
-from ratchet.supervisor.environment import inherited
 
 MODULE = "ratchet.supervisor.janitor"
 
@@ -18,9 +17,10 @@ MODULE = "ratchet.supervisor.janitor"
 class Janitor:
     """The waiting process, seen from `ratchet up`."""
 
-    def __init__(self, home: Home, lock: int) -> None:
+    def __init__(self, home: Home, lock: int, environment: dict[str, str]) -> None:
         self._home = home
         self._lock = lock
+        self._environment = environment
         self._process = self._start()
 
     def __enter__(self) -> "Janitor":
@@ -49,7 +49,7 @@ class Janitor:
                 cwd=Path(__file__).parents[2],
                 pass_fds=(self._lock,),
                 start_new_session=True,
-                env=inherited(),
+                env=self._environment,
             )
 
 

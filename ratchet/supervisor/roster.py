@@ -14,6 +14,7 @@ from ratchet.supervisor.child import Command
 from ratchet.supervisor.environment import of_service
 
 SUBSYSTEMS = (Role.FEEDBACK, Role.TRAINER, Role.EVALUATOR)
+LOCAL = "127.0.0.1"
 GATEWAY_GRACE_S = 6.0
 WEB_GRACE_S = 2.0
 WORKER_GRACE_S = 6.0
@@ -44,7 +45,7 @@ def roster(
         home: The data folder.
         urls: Address of each role.
         engine_key: Key the engines ask for.
-        host: Address the gateway and the web applications listen on.
+        host: Address the gateway and the rating page listen on; what only operators look at stays local.
         port: Port of the gateway; web applications take the next three, or free ones where those are taken.
         gateway_workers: Processes of the gateway.
     """
@@ -52,10 +53,11 @@ def roster(
     taken = {port}
     others: list[Command] = []
     for offset, role in enumerate(SUBSYSTEMS, start=1):
-        chosen = ports.near(host, port + offset, taken)
+        place = host if role is Role.FEEDBACK else LOCAL
+        chosen = ports.near(place, port + offset, taken)
         taken.add(chosen)
-        addresses[role.service] = _address(host, chosen)
-        others += [_web(home, role, urls[role], host, chosen), _worker(home, role, urls[role])]
+        addresses[role.service] = _address(place, chosen)
+        others += [_web(home, role, urls[role], place, chosen), _worker(home, role, urls[role])]
     return Roster(
         _gateway(home, urls[Role.GATEWAY], engine_key, host, port, gateway_workers), tuple(others), addresses
     )

@@ -51,5 +51,14 @@ class Service:
             self.child = None
             self._changed()
         if self.child is None and time.monotonic() >= self._start_at:
+            self._start()
+
+    def _start(self) -> None:
+        try:
             self.child = Child(self.command)
+        except OSError as error:
+            delay = self._backoff.next()
+            self._start_at = time.monotonic() + delay
+            self._show.trouble(self.command.name, f"cannot be started: {error}; again in {delay:.1f} s")
+        else:
             self._changed()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from alembic.util import CommandError
 from sqlalchemy import text
 
 from migrations.run import migrate, provision_logins
@@ -20,6 +21,7 @@ from ratchet.supervisor import ports
 from ratchet.supervisor.child import end_all, trim_log
 from ratchet.supervisor.database import Database
 from ratchet.supervisor.engines import ENGINE_KEY, Engines
+from ratchet.supervisor.environment import inherited
 from ratchet.supervisor.janitor import Janitor
 from ratchet.supervisor.lock import hold
 from ratchet.supervisor.policy import Served, settle
@@ -87,14 +89,14 @@ def run(
         RatchetError: The stack cannot be started; what was started is stopped again.
         KeyboardInterrupt: A signal came before everything was started.
     """
-    home = Home.resolve(wish.data_dir).ensure()
+    home = _made(Home.resolve(wish.data_dir))
     with Stop() as stop, hold(home) as lock:
-        ports.check(wish.host, wish.port)
         left = sweep(home)
         if left:
             show.done("cleaned up", f"ended what a killed stack left: {', '.join(left)}")
+        ports.check(wish.host, wish.port)
         show.done("data folder", str(home.root))
-        with Janitor(home, lock) as janitor, ExitStack() as ending:
+        with Janitor(home, lock, inherited()) as janitor, ExitStack() as ending:
             try:
                 parts = _start(wish, settings, show, home, janitor, stop, ending)
                 stop.settle()
@@ -115,7 +117,7 @@ def _start(
     ending: ExitStack,
 ) -> Parts:
     database = Database(home, settings, show)
-    state = StateFile(home, embedded=database.embedded is not None)
+    state = StateFile(home, show, embedded=database.embedded is not None)
     ending.callback(state.remove)
 
     ending.callback(_stop_database, database, stop, show)
@@ -123,14 +125,14 @@ def _start(
     version = database.start()
     show.done("database", f"PostgreSQL {version} ({database.place}) after {time.monotonic() - began:.1f} s")
 
+    sole = Sole(database.owner_url)
+    ending.callback(sole.close)
     began = time.monotonic()
-    migrate(database.owner_url)
+    _migrate(database.owner_url)
     urls = provision_logins(database.owner_url, known_role_urls(home))
     save_role_urls(home, urls)
     connections = open_engine(urls[Role.OPERATOR], application="ratchet-up", pool_size=1)
     ending.callback(connections.dispose)
-    sole = Sole(urls[Role.OPERATOR])
-    ending.callback(sole.close)
     with session_scope(connections) as session:
         session.execute(text("SELECT serving.ensure_response_partitions(:ahead)"), {"ahead": MONTHS_AHEAD})
     show.done(
@@ -159,6 +161,24 @@ def _start(
     for service, address in chosen.addresses.items():
         show.wait(service, f"starting at {address}")
     return Parts(database, sole, engines, others, gateway, janitor, served, chosen)
+
+
+def _made(home: Home) -> Home:
+    try:
+        return home.ensure()
+    except OSError as error:
+        raise EnvironmentFault(
+            f"the data folder {home.root} cannot be made: {error.strerror}; give another --data-dir"
+        ) from error
+
+
+def _migrate(owner_url: str) -> None:
+    try:
+        migrate(owner_url)
+    except CommandError as error:
+        raise EnvironmentFault(
+            f"the database cannot be migrated: {error}; it may be of a newer version of Ratchet: use that one"
+        ) from error
 
 
 def _keep(

@@ -14,6 +14,7 @@ import psutil
 from ratchet.home import Home
 from ratchet.supervisor.child import Child
 from ratchet.supervisor.identity import Identity
+from ratchet.supervisor.show import Show
 
 SWEEP_GRACE_S = 5.0
 _POLL_S = 0.05
@@ -52,8 +53,9 @@ class StackState:
 class StateFile:
     """The file as the running stack keeps it."""
 
-    def __init__(self, home: Home, *, embedded: bool) -> None:
+    def __init__(self, home: Home, show: Show, *, embedded: bool) -> None:
         self._home = home
+        self._show = show
         self._state = StackState(Identity.of(os.getpid()), boot_id(), embedded=embedded)
         self._children: Callable[[], Mapping[str, Child]] = dict
         self.save()
@@ -64,9 +66,15 @@ class StateFile:
         self._children = children
 
     def save(self) -> None:
-        """Writes what is so now; called after each start and each death of a process."""
+        """Writes what is so now; called after each start and each death of a process.
+
+        A disk without room does not end a stack that serves.
+        """
         self._state.processes = {name: child.identity for name, child in self._children().items()}
-        save(self._home, self._state)
+        try:
+            save(self._home, self._state)
+        except OSError as error:
+            self._show.trouble("state", f"{state_file(self._home)} cannot be written: {error.strerror}")
 
     def remove(self) -> None:
         """Everything was stopped."""

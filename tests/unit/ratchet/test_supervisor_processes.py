@@ -1,8 +1,10 @@
 """One process and what surrounds it: its group, its parent's death, its log, its back-off, the lock."""
 
+import contextlib
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +26,7 @@ from ratchet.supervisor.identity import Identity
 from ratchet.supervisor.lock import hold, holder, lock_file
 from ratchet.supervisor.service import Service
 from ratchet.supervisor.show import Show
-from ratchet.supervisor.state import StackState, boot_id, load, save, state_file, sweep
+from ratchet.supervisor.state import StackState, StateFile, boot_id, load, save, state_file, sweep
 from ratchet.supervisor.words import last_words
 
 WAIT_S = 20
@@ -253,8 +255,8 @@ def test_a_service_that_dies_is_started_again_and_it_is_said(
 ) -> None:
     program = "import time; time.sleep(600)"
     command = Command("sleeper", (sys.executable, "-c", program), {}, tmp_path, tmp_path / "log", grace_s=0.1)
-    changes: list[int] = []
-    service = Service(command, Show(to_stderr=False), lambda: changes.append(1))
+    changes: list[bool] = []
+    service = Service(command, Show(to_stderr=False), lambda: changes.append(service.child is not None))
     service.tick()
     assert service.child is not None
     first = service.child.pid
@@ -263,7 +265,7 @@ def test_a_service_that_dies_is_started_again_and_it_is_said(
     while service.child is None:
         service.tick()
     assert service.child.pid != first
-    assert changes == [1, 1]
+    assert changes == [True, False, True]
     assert "sleeper         ended by signal 9 (Killed); again in" in capsys.readouterr().out
     assert service.refusal is None
     service.child.kill()
@@ -281,6 +283,42 @@ def test_a_service_that_refuses_what_it_was_given_is_known_by_its_exit_code(tmp_
     at_end(service.child)
     service.tick()
     assert service.refusal == "ended with code 2: ratchet: no such spool"
+
+
+def test_a_service_that_cannot_be_started_is_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    command = Command("sleeper", (sys.executable, "-c", "pass"), {}, tmp_path, log)
+    service = Service(command, Show(to_stderr=False), lambda: None)
+    service.tick()
+    assert service.child is None
+    assert "sleeper         cannot be started: [Errno 21] Is a directory" in capsys.readouterr().out
+
+
+def test_a_state_that_cannot_be_written_ends_nothing(home: Home, capsys: pytest.CaptureFixture[str]) -> None:
+    state = StateFile(home, Show(to_stderr=False), embedded=True)
+    state.describe({"gateway": "http://127.0.0.1:1"}, dict)
+    state.save()
+    saved = load(home)
+    assert saved is not None
+    assert (saved.addresses, saved.embedded) == ({"gateway": "http://127.0.0.1:1"}, True)
+    shutil.rmtree(home.run)
+    state.save()
+    assert "cannot be written: No such file or directory" in capsys.readouterr().out
+
+
+def test_a_story_that_nobody_hears_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w", buffering=1) as deaf:
+        monkeypatch.setattr(sys, "stdout", deaf)
+        show = Show(to_stderr=False)
+        show.done("ready", "but nobody listens")
+        show.plain("at all")
+        with contextlib.suppress(BrokenPipeError):
+            deaf.close()
 
 
 def test_a_held_folder_names_its_process_and_is_free_again(home: Home) -> None:
