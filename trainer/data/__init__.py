@@ -1,0 +1,1 @@
+"""From snapshot rows to batches: rows -> render -> truncate -> order -> packing -> branches."""
