@@ -89,12 +89,11 @@ def _print_list(documents: list[dict[str, Any]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(header_style="bold")
-    for heading in ("id", "key", "role", "name", "limits", "created", "revoked"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "id")
+    table = Table(box=None, header_style="bold")
+    for heading in ("key", "role", "name", "limits", "created", "revoked"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "key")
     for key in documents:
         table.add_row(
-            str(key["id"]),
             f"{key['prefix']}...",
             key["role"],
             escape(key["name"]),

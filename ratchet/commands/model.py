@@ -34,7 +34,7 @@ def fetch(
     from ratchet.commands.progress import shown
 
     folder = to or Home.resolve(data_dir).models / name
-    with shown(f"fetching {name}") as work:
+    with shown() as work:
         document = subprogram.run(PROGRAM, [name, "--to", str(folder)], work.stage)
     emit(document, as_json, _print_fetched)
 
@@ -69,7 +69,7 @@ def _print_list(documents: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(header_style="bold")
+    table = Table(box=None, header_style="bold")
     for heading in ("name", "made from", "size", "folder"):
         table.add_column(heading, overflow="fold")
     for model in documents:

@@ -27,7 +27,7 @@ def add(
         typer.Option(
             "--decode",
             metavar="FILE",
-            help="Decode config, TOML or JSON (default: as generation_config.json states, else temperature 1).",
+            help="Decode config, TOML or JSON (default: as generation_config.json says, else temperature 1).",
             show_default=False,
         ),
     ] = None,
@@ -58,7 +58,7 @@ def add(
     home = Home.resolve(data_dir)
     pinned = DecodeConfig.from_file(decode) if decode else None
     origin = _provenance(provenance) if provenance else None
-    with operator_engine(home) as engine, shown("reading the model folder") as work:
+    with operator_engine(home) as engine, shown() as work:
         added = add_policy(
             engine,
             home,
@@ -136,8 +136,8 @@ def _print_list(documents: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(header_style="bold")
-    for heading in ("policy", "created", "model", "parameters", "dtype", "context", "decode", "parent"):
+    table = Table(box=None, header_style="bold")
+    for heading in ("policy", "created", "model", "parameters", "context", "parent"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "policy")
     for policy in documents:
         shape = policy["architecture"]
@@ -145,10 +145,8 @@ def _print_list(documents: list[dict[str, Any]]) -> None:
             policy["ref"],
             f"{policy['created_at']:%Y-%m-%d %H:%M}",
             shape["model_type"],
-            f"{shape['parameters'] / 1e6:.1f} M",
-            shape["dtype"],
+            f"{shape['parameters'] / 1e6:.1f} M {shape['dtype']}",
             str(shape["context_length"]),
-            policy["decode_digest"][:12],
             policy["parent"] or "-",
         )
     Console().print(table if documents else "no policies; `ratchet policy add NAME --path DIR` registers one")

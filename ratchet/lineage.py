@@ -1,0 +1,153 @@
+"""Everything that led to a response, a policy or a user's answers, read from the rows.
+
+Each function gives one JSON-able document. A policy stands there with its digests, decode config and
+provenance; its ancestors follow from the nearest to the root.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from ratchet.db.models.registry import DecodeConfigRow, EngineProof, EngineRow, Policy
+from ratchet.db.models.serving import Response, TrafficPlan
+from ratchet.errors import NotFound
+from ratchet.registry import PolicyVersion, find, get_policy
+
+_RESPONSE = (
+    "id", "created_at", "status", "model", "policy", "pinned", "decode", "decode_overridden",
+    "parameters_used", "arm", "stage", "plan_version", "engine_id", "fingerprint", "stamp", "gateway",
+    "user_id", "session_id", "conversation_id", "prompt_hash", "output_sha256", "trace_id", "pair_of",
+    "probe",
+)  # fmt: skip
+_ENGINE = ("id", "policy", "managed", "desired", "state", "url", "fingerprint", "restarts", "created_at")
+_PROOF = ("id", "gateway", "fingerprint", "ok", "max_abs_difference", "tolerance", "reason", "created_at")
+_PLAN = ("version", "model", "stage", "arms", "enforcement", "actor", "reason", "created_at")
+
+
+def of_response(session: Session, identity: UUID) -> dict[str, Any]:
+    """What made one response: policy and ancestors, decode config, traffic plan, engine and its last proof.
+
+    Raises:
+        NotFound: There is no such response.
+    """
+    response = session.get(Response, identity)
+    if response is None:
+        raise NotFound(
+            f"no response {identity}; one that was just given may still be on its way from the gateway"
+        )
+    plan = session.get(TrafficPlan, response.plan_version) if response.plan_version else None
+    engine = session.get(EngineRow, response.engine_id) if response.engine_id else None
+    proof = session.scalar(
+        select(EngineProof)
+        .where(EngineProof.engine_id == response.engine_id, EngineProof.created_at <= response.created_at)
+        .where(EngineProof.gateway == response.gateway)
+        .order_by(EngineProof.created_at.desc())
+        .limit(1)
+    )
+    policy = find(session, response.policy) if response.policy else None
+    decode = session.get(DecodeConfigRow, response.decode) if response.decode else None
+    return {
+        "kind": "response",
+        "response": _fields(response, _RESPONSE),
+        "policy": _policy(policy) if policy else None,
+        "ancestors": _ancestors(session, policy) if policy else [],
+        "decode": decode.config if decode else None,
+        "plan": _fields(plan, _PLAN) if plan else None,
+        "engine": _fields(engine, _ENGINE) if engine else None,
+        "proof": _fields(proof, _PROOF) if proof else None,
+    }
+
+
+def of_policy(session: Session, ref: str) -> dict[str, Any]:
+    """What made a policy version and what came of it: ancestors, children, plans, engines, proofs, responses.
+
+    Raises:
+        NotFound: It is not registered.
+    """
+    policy = get_policy(session, ref)
+    children = session.scalars(select(Policy.ref).where(Policy.parent == ref).order_by(Policy.number))
+    plans = session.scalars(
+        select(TrafficPlan).where(TrafficPlan.arms.contains([{"policy": ref}])).order_by(TrafficPlan.version)
+    )
+    engines = session.scalars(select(EngineRow).where(EngineRow.policy == ref).order_by(EngineRow.id))
+    return {
+        "kind": "policy",
+        "policy": _policy(policy),
+        "ancestors": _ancestors(session, policy),
+        "children": list(children),
+        "plans": [
+            {**_fields(plan, _PLAN), "arm": next(arm for arm in plan.arms if arm["policy"] == ref)}
+            for plan in plans
+        ],
+        "engines": [
+            {
+                **_fields(engine, _ENGINE),
+                "proofs": [
+                    _fields(proof, _PROOF)
+                    for proof in session.scalars(
+                        select(EngineProof)
+                        .where(EngineProof.engine_id == engine.id)
+                        .order_by(EngineProof.created_at)
+                    )
+                ],
+            }
+            for engine in engines
+        ],
+        "responses": _counts(session, Response.policy == ref),
+    }
+
+
+def of_user(session: Session, user: str) -> dict[str, Any]:
+    """A user's answers, counted by the policy, decode config and arm that gave them.
+
+    Raises:
+        NotFound: No response names this user.
+    """
+    responses = _counts(session, Response.user_id == user)
+    if not responses:
+        raise NotFound(f"{user!r} is no response id, no policy, and no user of any stored response")
+    refs = dict.fromkeys(row["policy"] for row in responses if row["policy"])
+    policies = [policy for ref in refs if (policy := find(session, ref))]
+    return {
+        "kind": "user",
+        "user": user,
+        "conversations": session.scalar(
+            select(func.count(Response.conversation_id.distinct())).where(Response.user_id == user)
+        ),
+        "responses": responses,
+        "policies": [_policy(policy) for policy in policies],
+    }
+
+
+def _counts(session: Session, condition: Any) -> list[dict[str, Any]]:
+    groups = (Response.policy, Response.decode, Response.arm, Response.status)
+    rows = session.execute(
+        select(
+            *groups,
+            func.count().label("count"),
+            func.min(Response.created_at).label("first"),
+            func.max(Response.created_at).label("last"),
+        )
+        .where(condition)
+        .group_by(*groups)
+        .order_by(func.min(Response.created_at))
+    )
+    return [dict(row) for row in rows.mappings()]
+
+
+def _ancestors(session: Session, policy: PolicyVersion) -> list[dict[str, Any]]:
+    ancestors: list[dict[str, Any]] = []
+    while policy.parent is not None:
+        policy = get_policy(session, policy.parent)
+        ancestors.append(_policy(policy))
+    return ancestors
+
+
+def _policy(policy: PolicyVersion) -> dict[str, Any]:
+    return {**vars(policy), "decode": policy.decode.content()}
+
+
+def _fields(row: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in names}
