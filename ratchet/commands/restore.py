@@ -71,9 +71,11 @@ def _restore_database(home: Home, dumped: Path) -> None:
     try:
         database.start()
         owner = database.owner_url
-        _refuse_one_in_use(owner)
+        others = _schemas(owner)
+        if "registry" in others:
+            raise UsageError("the database of RATCHET_DATABASE_URL holds a stack already: give an empty one")
         migrate(owner)
-        _drop_schemas(owner)
+        _drop_schemas(owner, _schemas(owner) - others)
         load(owner, dumped)
         migrate(owner)
         save_role_urls(home, provision_logins(owner, {}))
@@ -81,25 +83,16 @@ def _restore_database(home: Home, dumped: Path) -> None:
         database.stop(hurry=False)
 
 
-def _refuse_one_in_use(owner_url: str) -> None:
+def _schemas(owner_url: str) -> set[str]:
     with psycopg.connect(libpq_url(owner_url)) as connection:
-        if connection.execute("SELECT to_regnamespace('registry') IS NOT NULL").fetchone() == (True,):
-            raise UsageError(
-                "the database of RATCHET_DATABASE_URL holds a stack already: give an empty database"
-            )
+        return {str(name) for (name,) in connection.execute("SELECT nspname FROM pg_namespace")}
 
 
-def _drop_schemas(owner_url: str) -> None:
+def _drop_schemas(owner_url: str, names: set[str]) -> None:
     """Removes what the migrations made, but for roles and their rights on the database, which no dump has."""
     with psycopg.connect(libpq_url(owner_url)) as connection:
-        ours = connection.execute(
-            "SELECT nspname FROM pg_namespace WHERE nspowner = current_user::regrole "
-            "AND nspname <> 'public' AND nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
-        ).fetchall()
         connection.execute(
-            sql.SQL("DROP SCHEMA {} CASCADE").format(
-                sql.SQL(", ").join(sql.Identifier(str(name)) for (name,) in ours)
-            )
+            sql.SQL("DROP SCHEMA {} CASCADE").format(sql.SQL(", ").join(map(sql.Identifier, sorted(names))))
         )
         connection.execute("DROP TABLE alembic_version")
 

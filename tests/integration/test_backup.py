@@ -16,6 +16,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
+from sqlalchemy import make_url
 
 from ratchet.artifacts import Kind, address, store_of
 from ratchet.canonical import digest_of_file
@@ -24,6 +26,7 @@ from ratchet.commands.gc import collect
 from ratchet.commands.restore import bring_back
 from ratchet.db.engine import libpq_url
 from ratchet.db.roles import SERVICE_ROLES, Role
+from ratchet.embedded import EmbeddedPostgres
 from ratchet.errors import EnvironmentFault, UsageError
 from ratchet.home import Home
 from ratchet.ids import new_id
@@ -307,3 +310,37 @@ def test_gc_as_a_command_prints_one_document(home: Home) -> None:
     document = json.loads(done.stdout)
     assert [found["digest"] for found in document["removed"]] == [digest]
     assert document["dry_run"] is True
+
+
+def test_a_database_of_ones_own_takes_a_backup_beside_other_schemas(
+    cluster: EmbeddedPostgres, archive: Path, empty: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "test_restored"
+    url = make_url(cluster.owner_url).set(database=name).render_as_string(hide_password=False)
+    with psycopg.connect(cluster.owner_url, autocommit=True) as maintenance:
+        kept = maintenance.execute(
+            "SELECT rolname, rolpassword FROM pg_authid WHERE rolpassword <> ''"
+        ).fetchall()
+        maintenance.execute(f"CREATE DATABASE {name}")
+    try:
+        with psycopg.connect(libpq_url(url)) as connection:
+            connection.execute("CREATE SCHEMA someone_elses; CREATE TABLE someone_elses.thing (a int)")
+        monkeypatch.setenv("RATCHET_DATABASE_URL", url)
+        bring_back(archive, empty)
+        assert counts(url)["serving.response"] == 50
+        assert not empty.postgres.exists()
+        with psycopg.connect(libpq_url(role_url(empty, Role.FEEDBACK))) as connection:
+            assert connection.execute("SELECT count(*) FROM serving.response").fetchone() == (50,)
+        with psycopg.connect(libpq_url(url)) as connection:
+            assert connection.execute("SELECT to_regclass('someone_elses.thing')").fetchone() != (None,)
+        shutil.rmtree(empty.root)
+        empty.root.mkdir()
+        with pytest.raises(UsageError, match="holds a stack already"):
+            bring_back(archive, empty)
+    finally:
+        with psycopg.connect(cluster.owner_url, autocommit=True) as maintenance:
+            maintenance.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            for role, password in kept:
+                maintenance.execute(
+                    sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(role), sql.Literal(password))
+                )

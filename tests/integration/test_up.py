@@ -312,6 +312,10 @@ def test_a_corrupt_model_folder_is_one_line_and_leaves_nothing(scratch: Path) ->
     assert "model.safetensors" in line
     assert not embedded_at(home).is_running()
     assert not lock_file(home).exists()
+
+
+def test_a_model_that_is_neither_policy_nor_folder_is_one_line(home: Home, policy: StubPolicy) -> None:
+    del policy
     line = refused("--data-dir", str(home.root), "--port", str(free_port()), "--model", "nobody")
     assert "no policy and no folder is called 'nobody'" in line
 
