@@ -19,6 +19,7 @@ from ratchet.logs import configure as configure_logs
 from ratchet.settings import load
 from ratchet.telemetry import PROMETHEUS_CONTENT_TYPE, Telemetry
 from ratchet.telemetry import configure as configure_telemetry
+from ratchet.vitals import observe_vitals
 
 SERVICE = "feedback"
 POOL_SIZE = 10
@@ -49,6 +50,7 @@ def create_app() -> FastAPI:
     engine = open_engine(
         settings.database_url.get_secret_value(), application=settings.instance, pool_size=POOL_SIZE
     )
+    observe_vitals(telemetry, engine)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -108,5 +110,5 @@ def _add_signs_of_life(app: FastAPI, telemetry: Telemetry, trouble: Callable[[],
         return JSONResponse({"ready": reason is None, "reason": reason}, 200 if reason is None else 503)
 
     @app.get("/metrics")
-    async def metrics() -> Response:  # pyright: ignore[reportUnusedFunction]
+    def metrics() -> Response:  # pyright: ignore[reportUnusedFunction]
         return Response(telemetry.prometheus_text(), media_type=PROMETHEUS_CONTENT_TYPE)
