@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from feedback.alarms import raise_alarm
+from feedback.privacy import Masker
 from ratchet.canonical import digest_of
 from ratchet.db.models.feedback import FeedbackEvent, Watermark
 from ratchet.ids import id_beside
@@ -98,7 +99,14 @@ class Joined:
         return self.joined + self.parked + self.unknown + self.foreign
 
 
-def join_events(session: Session, *, now: datetime, limit: int = 1_000, unknown_too: bool = False) -> Joined:
+def join_events(
+    session: Session,
+    *,
+    now: datetime,
+    limit: int = 1_000,
+    unknown_too: bool = False,
+    masker: Masker | None = None,
+) -> Joined:
     """Joins waiting events to their responses.
 
     Args:
@@ -106,6 +114,7 @@ def join_events(session: Session, *, now: datetime, limit: int = 1_000, unknown_
         now: The time.
         limit: Events in one pass.
         unknown_too: Looks again at those whose response never came.
+        masker: Masks personal data in what users wrote, for good; None: it is kept as it is.
     """
     found = {
         "now": now, "limit": limit, "unknown_too": unknown_too, "tried_before": now - RETRY_AFTER
@@ -117,6 +126,8 @@ def join_events(session: Session, *, now: datetime, limit: int = 1_000, unknown_
     unknown = [row.id for row in waiting if row.created_at < now - UNKNOWN_AFTER]
     parked = [row.id for row in waiting if row.created_at >= now - UNKNOWN_AFTER]
     session.execute(_JOIN, {"ids": joined, "now": now})
+    if masker is not None:
+        _mask(session, [row.id for row in due], masker)
     session.execute(_REMOVE, {"ids": foreign})
     for state, ids in (("parked", parked), ("unknown", unknown)):
         session.execute(_SETTLE, {"ids": ids, "state": state, "now": now})
@@ -132,6 +143,20 @@ def join_events(session: Session, *, now: datetime, limit: int = 1_000, unknown_
     if foreign:
         raise_alarm(session, "feedback-foreign-response", "events", {"removed": len(foreign)})
     return Joined(len(joined), len(parked), len(unknown), len(foreign))
+
+
+def _mask(session: Session, ids: list[UUID], masker: Masker) -> None:
+    written = session.execute(
+        text("SELECT id, text FROM feedback.feedback_event WHERE id = ANY(:ids) AND text IS NOT NULL"),
+        {"ids": ids},
+    ).all()
+    for row in written:
+        masked = masker.text(row.text)
+        if masked != row.text:
+            session.execute(
+                text("UPDATE feedback.feedback_event SET text = :text WHERE id = :id"),
+                {"text": masked, "id": row.id},
+            )
 
 
 def infer_events(session: Session, *, limit: int = 5_000) -> int | None:
