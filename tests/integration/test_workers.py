@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from celery import Celery
 from fastapi.testclient import TestClient
-from kombu import Connection
 from sqlalchemy import Engine
 
 from ratchet.broker import broker_url, celery_settings, forget_delivered
@@ -36,8 +36,9 @@ def test_messages_go_through_the_tables_the_migrations_made(
     database: Database, engine_of: Callable[[Role], Engine], role: Role
 ) -> None:
     url = broker_url(database.url(role))
-    options = celery_settings(role.service, url, {})["broker_transport_options"]
-    with Connection(url, transport_options=options) as connection:
+    app = Celery("test", set_as_current=False)
+    app.conf.update(celery_settings(role.service, url, {}))
+    with app.connection_for_write() as connection:
         queue = connection.SimpleQueue(role.service)
         for number in range(3):
             queue.put({"number": number})
