@@ -32,6 +32,15 @@ BACKOFF_MOST_S = 10.0
 FAILURES_AT_STOP = 2
 """The first may only mean that the connection had gone stale."""
 
+SPOOL_FULL = "spool_full"
+"""Alarm: new records are refused; cleared when there is room."""
+RESPONSES_UNRECORDED = "responses_unrecorded"
+"""Alarm: so many answers were given without a record; stands until a person clears it."""
+RESPONSE_REJECTED = "response_rejected"
+"""Alarm: a record was put aside; stands until a person clears it."""
+SPOOL_DAMAGED = "spool_damaged"
+"""Alarm: a segment was kept; stands until a person clears it."""
+
 _log = get_logger(__name__)
 
 
@@ -172,7 +181,7 @@ class Flusher:
         for source in list(self._orphans):
             busy = self._advance(source) or busy
             if source.ended and not source.batch and not source.segments():
-                self._storage.clear_alarm("spool_full", source.claim.folder.name)
+                self._storage.clear_alarm(SPOOL_FULL, source.claim.folder.name)
                 source.claim.release(remove=True)
                 self._orphans.remove(source)
         self._tend_alarms()
@@ -242,7 +251,7 @@ class Flusher:
             _log.warning("a rejected record cannot be put aside", file=str(file), error=str(error))
             return False
         self.rejected += 1
-        self._alarms["response_rejected"] = {
+        self._alarms[RESPONSE_REJECTED] = {
             "count": self.rejected, "last": file.stem, "reason": reason, "folder": str(file.parent),
         }  # fmt: skip
         _log.error("a record cannot be stored", reason=reason, file=str(file))
@@ -253,17 +262,17 @@ class Flusher:
         while source.replay.damage:
             damage = source.replay.damage[0]
             file = str(self._aside.keep(damage.path))
-            self._alarms["spool_damaged"] = {"file": file, "offset": damage.offset}
+            self._alarms[SPOOL_DAMAGED] = {"file": file, "offset": damage.offset}
             _log.error("a spool segment is damaged", file=file, offset=damage.offset)
             source.replay.damage.pop(0)
 
     def _tend_alarms(self) -> None:
         if self._spool.full is None:
-            self._alarms.pop("spool_full", None)
+            self._alarms.pop(SPOOL_FULL, None)
         else:
-            self._alarms["spool_full"] = {"reason": self._spool.full}
+            self._alarms[SPOOL_FULL] = {"reason": self._spool.full}
         if self._unrecorded():
-            self._alarms["responses_unrecorded"] = {"count": self._unrecorded()}
+            self._alarms[RESPONSES_UNRECORDED] = {"count": self._unrecorded()}
         for kind, detail in self._alarms.items():
             if self._raised.get(kind) != detail:
                 self._storage.raise_alarm(kind, self._name, detail)

@@ -23,6 +23,9 @@ from ratchet.settings import FullSpool, GatewaySettings
 TEND_EVERY_S = 1.0
 """A full spool is tried again at least so often, and what is held in memory with it."""
 
+RECORDER_FULL = "recorder_full"
+"""Error code of an answer that was not given because it could not be recorded."""
+
 _log = get_logger(__name__)
 
 
@@ -66,7 +69,7 @@ class Handle:
         """Records how it ended; call it before `[DONE]` or the body leaves. A second call does nothing.
 
         A closing that finds no room waits in memory until there is. Where the spool fails closed, an answer
-        that was well until then is recorded as an error of code `spool_full`.
+        that was well until then is recorded as an error of code `recorder_full`.
 
         Raises:
             SpoolFull: The answer was well but is not recorded: `[DONE]` or the body must not leave.
@@ -86,7 +89,7 @@ class Handle:
                     status="error",
                     http_status=closing.http_status if self._stream else 503,
                     error=str(full),
-                    error_code="spool_full",
+                    error_code=RECORDER_FULL,
                 )
             self._backlog.append(_closing_frame(self._id, closing))
             self._recorder.hold(self._backlog)

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -128,13 +129,19 @@ def test_a_gateway_killed_again_and_again_loses_nothing_it_acknowledged(
 
 
 @pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[tuple[EmbeddedPostgres, str]]:
-    """A PostgreSQL of this test's own, and the address of the gateway's role."""
-    server = EmbeddedPostgres(tmp_path / "postgres", tmp_path / "owner.password", settings=("fsync=off",))
-    server.start()
-    migrate(server.owner_url)
-    yield server, provision_logins(server.owner_url, {})[Role.GATEWAY]
-    server.stop(immediate=True)
+def own_cluster() -> Iterator[tuple[EmbeddedPostgres, str]]:
+    """A PostgreSQL of this test's own, and the address of the gateway's role.
+
+    Its folder is not pytest's, which another run of pytest would close to the server's user on its start.
+    """
+    with tempfile.TemporaryDirectory(prefix="ratchet-cluster-") as folder:
+        server = EmbeddedPostgres(
+            Path(folder, "postgres"), Path(folder, "owner.password"), settings=("fsync=off",)
+        )
+        server.start()
+        migrate(server.owner_url)
+        yield server, provision_logins(server.owner_url, {})[Role.GATEWAY]
+        server.stop(immediate=True)
 
 
 def test_postgres_stopped_in_the_middle_is_caught_up_with(

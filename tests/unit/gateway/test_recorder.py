@@ -133,10 +133,10 @@ def test_closed_a_piece_that_finds_no_room_must_not_leave_and_the_end_waits_for_
     filler.end(closing(status="error"))
     assert recorder.status()["held"] == 1
     assert (recorder.status()["open"], recorder.status()["depth"]) == (1, 1)
-    handle.end(closing(status="error", error_code="spool_full"))
+    handle.end(closing(status="error", error_code="recorder_full"))
     recorder.stop(1)
     (whole,), (partly,) = left_behind(tmp_path)
-    assert (said(whole), ending(whole)["error_code"]) == ({0: HALF * 2}, "spool_full")
+    assert (said(whole), ending(whole)["error_code"]) == ({0: HALF * 2}, "recorder_full")
     assert partly.id != whole.id
 
 
