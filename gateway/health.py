@@ -8,7 +8,7 @@ RETRY_AFTER_S = 2
 
 
 def readiness(parts: Parts) -> tuple[bool, dict[str, Any]]:
-    """Whether every plan's production policy has a proved engine and the recorder has room.
+    """Whether every plan's production policy has a proved engine, and nothing goes unrecorded that must not.
 
     Returns:
         The verdict, and the reasons for each model.
@@ -24,7 +24,7 @@ def readiness(parts: Parts) -> tuple[bool, dict[str, Any]]:
     elif not models:
         reasons.append("no model has a traffic plan yet")
     reasons += [f"{name}: {model['reason']}" for name, model in models.items() if not model["ready"]]
-    if recorder["full"]:
+    if recorder["full"] and not parts.recorder.fails_open:
         reasons.append(f"the recorder has no room: {recorder['full_reason']}")
     document = {
         "ready": not reasons,
