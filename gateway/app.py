@@ -11,15 +11,19 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from psycopg_pool import AsyncConnectionPool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.admission import Admission
+from gateway.chat import caller
 from gateway.engines import EnginePool
 from gateway.errors import ApiError
+from gateway.feedback_routes import Connection, router_for
 from gateway.follower import Follower
 from gateway.health import readiness
+from gateway.keys_cache import KnownKey
 from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.parts import Parts
@@ -30,13 +34,14 @@ from gateway.snapshot import SnapshotReader
 from gateway.trail import Witnesses
 from gateway.upstream import Upstream
 from ratchet import telemetry
-from ratchet.db.engine import open_engine
+from ratchet.db.engine import libpq_url, open_engine
 from ratchet.logs import configure as configure_logs
 from ratchet.settings import GatewaySettings, load
 
 DRAIN_S = 0.5
 RECORDER_STOP_S = 3.0
 PULSE_S = 10.0
+FEEDBACK_TIMEOUT_S = 3.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -47,9 +52,10 @@ def create_app(settings: GatewaySettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         async with running_parts(settings) as parts:
             app.state.parts = parts
-            gc.collect()
-            gc.freeze()
-            yield
+            async with _feedback(app, parts):
+                gc.collect()
+                gc.freeze()
+                yield
 
     return FastAPI(
         lifespan=lifespan,
@@ -66,6 +72,26 @@ def from_environment() -> FastAPI:
     settings = load(GatewaySettings)
     configure_logs(settings.log_level, settings.log_format)
     return create_app(settings)
+
+
+@asynccontextmanager
+async def _feedback(app: FastAPI, parts: Parts) -> AsyncGenerator[None]:
+    """Mounts the feedback route, with connections of its own that are made when they are needed."""
+    pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        libpq_url(parts.settings.database_url.get_secret_value()),
+        kwargs={"application_name": f"ratchet-gateway-feedback {parts.witnesses.instance}"},
+        min_size=0,
+        max_size=4,
+        timeout=FEEDBACK_TIMEOUT_S,
+        open=False,
+    )
+
+    def sender(request: Request) -> KnownKey:
+        return caller(parts, request.headers.get("authorization"))
+
+    async with pool:
+        app.include_router(router_for(pool, sender, parts.served_to.key_of))
+        yield
 
 
 @asynccontextmanager

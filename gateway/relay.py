@@ -62,64 +62,43 @@ class Relay:
         Raises:
             ApiError: The stream cannot go on; it must not end with `[DONE]`.
         """
-        held: list[tuple[dict[str, Any], list[Piece]]] = []
-        finished: set[int] = set()
-        usage: dict[str, Any] | None = None
-        seen: object = None
-        done = False
-        while not done and (events := await self.answer.events()) is not None:
-            texts: dict[int, str] = {}
-            out: list[bytes] = []
-            for payload in events:
-                if payload == DONE:
-                    done = True
-                    break
-                chunk = self._parse(payload)
-                if chunk.get("system_fingerprint") is not None:
-                    seen = stamp.check(self.policy, self.answer.fingerprint, chunk["system_fingerprint"])
-                if not chunk.get("choices"):
-                    self.trail.choices.count(chunk.get("usage"))
-                    usage = chunk if chunk.get("usage") else usage
-                    continue
-                pieces = self._take(chunk)
-                finished.update(piece.choice for piece in pieces if piece.is_last)
-                if not finished.isdisjoint(piece.choice for piece in pieces):
-                    held.append((chunk, pieces))
-                    continue
-                _join(texts, pieces)
-                out.append(_event(chunk))
-            if out:
-                self._record(texts)
-                await self._send(out)
-        if not done:
+        state = _StreamState()
+        while not state.done and (events := await self.answer.events()) is not None:
+            try:
+                for payload in events:
+                    self._take(state, payload)
+            except EngineFailure:
+                await self._pass_on(state)
+                raise
+            await self._pass_on(state)
+        if not state.done:
             raise EngineFailure(
                 502, "engine_failed", "the engine ended the stream before its answer was whole"
             )
-        fingerprint = stamp.check(self.policy, self.answer.fingerprint, seen)
+        fingerprint = stamp.check(self.policy, self.answer.fingerprint, state.fingerprint)
 
-        texts = {}
-        out = []
-        for chunk, pieces in held:
-            _join(texts, pieces)
-            out.append(_event({**chunk, "system_fingerprint": fingerprint}))
-        if usage is not None and self.ask.include_usage:
-            out.append(_event(self._renamed(usage)))
-        self._record(texts)
+        for chunk, pieces in state.held:
+            state.add({**chunk, "system_fingerprint": fingerprint}, pieces)
+        if state.usage is not None and self.ask.include_usage:
+            state.add(self._renamed(state.usage), [])
+        self._record(state)
         self.trail.end_well(fingerprint)
-        await self._send([*out, LAST_EVENT], last=True)
+        await self._send([*state.out, LAST_EVENT], last=True)
 
-    def _record(self, texts: dict[int, str]) -> None:
-        for index, text in texts.items():
-            self.trail.delta(index, text)
-
-    async def _send(self, out: list[bytes], *, last: bool = False) -> None:
-        if not self.exchange.started:
-            await self.exchange.start_stream()
-        await (self.exchange.end if last else self.exchange.piece)(b"".join(out))
-
-    def _take(self, chunk: dict[str, Any]) -> list[Piece]:
-        """Notes what a chunk says, and renames it; the engine's running token count is ours alone."""
+    def _take(self, state: "_StreamState", payload: bytes) -> None:
+        """Takes one event in; the engine's running count of tokens is not for the client."""
+        if state.done or payload == DONE:
+            state.done = True
+            return
+        chunk = self._parse(payload)
+        if chunk.get("system_fingerprint") is not None:
+            state.fingerprint = chunk["system_fingerprint"]
+            stamp.check(self.policy, self.answer.fingerprint, state.fingerprint)
         usage = chunk.pop("usage", None)
+        if not chunk.get("choices"):
+            self.trail.choices.count(usage)
+            state.usage = {**chunk, "usage": usage} if usage else state.usage
+            return
         try:
             pieces = [self.trail.choices.take_piece(choice) for choice in as_list(chunk["choices"]) or [None]]
         except ValueError as error:
@@ -127,9 +106,30 @@ class Relay:
         for piece in pieces:
             if piece.has_content:
                 self.trail.stopwatch.piece(piece.choice)
+            if piece.is_last:
+                state.finished.add(piece.choice)
         self.trail.choices.count(usage, pieces[0].choice)
         self._renamed(chunk)
-        return pieces
+        if state.finished.isdisjoint(piece.choice for piece in pieces):
+            state.add(chunk, pieces)
+        else:
+            state.held.append((chunk, pieces))
+
+    async def _pass_on(self, state: "_StreamState") -> None:
+        if state.out:
+            self._record(state)
+            await self._send(state.out)
+            state.out = []
+
+    def _record(self, state: "_StreamState") -> None:
+        for choice, text in state.texts.items():
+            self.trail.delta(choice, text)
+        state.texts = {}
+
+    async def _send(self, out: list[bytes], *, last: bool = False) -> None:
+        if not self.exchange.started:
+            await self.exchange.start_stream()
+        await (self.exchange.end if last else self.exchange.piece)(b"".join(out))
 
     def _parse(self, payload: bytes) -> dict[str, Any]:
         try:
@@ -148,14 +148,24 @@ class Relay:
         return document
 
 
-def _event(document: dict[str, Any]) -> bytes:
-    return b"data: " + jsontext.encode(document) + b"\n\n"
+class _StreamState:
+    """A stream as far as it came: what may leave, what is held back, what its end has said."""
 
+    def __init__(self) -> None:
+        self.out: list[bytes] = []
+        self.texts: dict[int, str] = {}
+        self.held: list[tuple[dict[str, Any], list[Piece]]] = []
+        self.finished: set[int] = set()
+        self.usage: dict[str, Any] | None = None
+        self.fingerprint: object = None
+        self.done = False
 
-def _join(texts: dict[int, str], pieces: list[Piece]) -> None:
-    for piece in pieces:
-        if piece.text:
-            texts[piece.choice] = texts.get(piece.choice, "") + piece.text
+    def add(self, chunk: dict[str, Any], pieces: list[Piece]) -> None:
+        """Lets a chunk leave next, its text recorded before."""
+        for piece in pieces:
+            if piece.text:
+                self.texts[piece.choice] = self.texts.get(piece.choice, "") + piece.text
+        self.out.append(b"data: " + jsontext.encode(chunk) + b"\n\n")
 
 
 def _garbage(error: Exception) -> EngineFailure:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg.rows import dict_row
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from ratchet.db.engine import libpq_url, open_engine, session_scope
 from ratchet.db.models.registry import DecodeConfigRow, EngineRow, Policy
@@ -33,7 +33,7 @@ from tests.conftest import Database
 from tests.support import stub_engine
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 30
+READY_S = 90
 DECODE = DecodeConfig(temperature=0.7, top_p=0.9, max_tokens=64, stop=("<end>",))
 
 
@@ -108,6 +108,12 @@ class Operator:
             for name, value in values.items():
                 setattr(row, name, value)
 
+    def dismiss(self, policy: str) -> None:
+        """Wants no engine of a policy any more."""
+        with session_scope(self.engine) as session:
+            for row in session.scalars(select(EngineRow).where(EngineRow.policy == policy)):
+                row.desired = "down"
+
     def plan(
         self,
         model: str,
@@ -174,6 +180,13 @@ class GatewayProcess:
 
     def start(self, *arguments: str) -> Self:
         """Starts the process and waits until it listens."""
+        self.launch(*arguments)
+        wait_until(lambda: self.process_ended() or self.get("/healthz")[0] == 200, "the gateway listens")
+        assert not self.process_ended(), self.log.read_text()[-3000:]
+        return self
+
+    def launch(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Starts the process."""
         given = {
             "database_url": self.database.url(Role.GATEWAY),
             "spool_dir": self.folder / "spool",
@@ -185,10 +198,8 @@ class GatewayProcess:
         environment = {f"RATCHET_{name.upper()}": str(value) for name, value in given.items()}
         command = [sys.executable, "-m", "gateway", "--port", str(self.port), *arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stderr=log)
-        wait_until(lambda: self.process_ended() or self.get("/healthz")[0] == 200, "the gateway listens")
-        assert not self.process_ended(), self.log.read_text()[-3000:]
-        return self
+            self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONTRACEMALLOC": "0", **environment}, stderr=log)
+        return self.process
 
     def process_ended(self) -> bool:
         """Whether the process is over."""
@@ -200,7 +211,7 @@ class GatewayProcess:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def get(self, path: str, **headers: str) -> tuple[int, Any, dict[str, str]]:
         """Status (0: nobody listens), JSON or text, headers by lower-case name."""
@@ -244,7 +255,7 @@ class GatewayProcess:
     @staticmethod
     def _open(request: urllib.request.Request) -> tuple[int, Any, dict[str, str]]:
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
                 return answer.status, _content(answer), {k.lower(): v for k, v in answer.headers.items()}
         except urllib.error.HTTPError as refused:
             with refused:
@@ -256,6 +267,91 @@ class GatewayProcess:
 def _content(answer: Any) -> Any:
     body = answer.read()
     return json.loads(body) if "json" in (answer.headers.get("content-type") or "") else body.decode()
+
+
+@dataclass
+class Scene:
+    """One model of its own on a gateway that others may share, with one stub behind it.
+
+    Attributes:
+        gateway: The gateway.
+        operator: Acts on its database.
+        key: A client's key.
+        engine: The stub, started; its row is made by `serve`.
+        policy: The policy in production.
+        engine_id: The stub's row.
+    """
+
+    gateway: GatewayProcess
+    operator: Operator
+    key: str
+    engine: stub_engine.StubEngine
+    policy: str
+    engine_id: UUID | None = None
+
+    @property
+    def model(self) -> str:
+        """Its name."""
+        return self.policy.partition("@")[0]
+
+    def want(self, fingerprint: str | None = None) -> Self:
+        """Makes the stub's row, without waiting for its proof."""
+        self.engine_id = self.operator.add_engine(self.policy, self.engine.url, fingerprint)
+        return self
+
+    def serve(self, fingerprint: str | None = None) -> Self:
+        """Makes the stub's row and waits until it takes traffic."""
+        return self.want(fingerprint).ready()
+
+    def status(self) -> dict[str, Any]:
+        """What `/readyz` says of this model."""
+        return self.gateway.get("/readyz")[1]["models"].get(self.model) or {"ready": False, "engines": []}
+
+    def ready(self, engines: int = 1) -> Self:
+        """Waits until so many engines are proved."""
+        wait_until(
+            lambda: [engine["state"] for engine in self.status()["engines"]].count("proved") >= engines,
+            "the engines are proved",
+        )
+        return self
+
+    def ask(self, *, stream: bool = True, **fields: Any) -> tuple[int, Any, dict[str, str]]:
+        """One chat request."""
+        document = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": "Hello"}],
+            "stream": stream,
+            **fields,
+        }
+        return self.gateway.post("/v1/chat/completions", document, self.key)
+
+    def row(self, headers: dict[str, str]) -> dict[str, Any]:
+        """The row of an answer."""
+        return self.gateway.row(headers["x-ratchet-response-id"])
+
+    def proofs(self) -> list[dict[str, Any]]:
+        """Proofs of this policy, oldest first."""
+        return self.gateway.query(
+            "SELECT * FROM registry.engine_proof WHERE policy = %s ORDER BY id", self.policy
+        )
+
+    def alarms(self, *, cleared: bool = False) -> list[dict[str, Any]]:
+        """Alarms of the stub, standing or cleared."""
+        return self.gateway.query(
+            "SELECT * FROM operations.alarm WHERE subject = %s AND (cleared_at IS NOT NULL) = %s ORDER BY id",
+            str(self.engine_id),
+            cleared,
+        )
+
+
+@contextmanager
+def scene_of(gateway: GatewayProcess, operator: Operator, key: str, model: str) -> Iterator[Scene]:
+    """A model of its own; its plan stays, its engines are no longer wanted in the end."""
+    policy = operator.policy(model)
+    operator.plan(model, policy)
+    with running_stub(policy) as engine:
+        yield Scene(gateway, operator, key, engine, policy)
+    operator.dismiss(policy)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import uvicorn
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "stub-engine-key"
 CONTEXT = 4096
+TEMPLATE = "<{role}>{content}\n"
 CHAT = [{"role": "user", "content": "Are you the stub?"}]
 TEXT = "The stub says"
 
@@ -34,9 +35,9 @@ def token_ids(text: str) -> list[int]:
     return [1, *text.encode()]
 
 
-def chat_ids(messages: list[Json]) -> list[int]:
-    """Another template would give others."""
-    return token_ids("".join(f"<{message['role']}>{message['content']}\n" for message in messages))
+def chat_ids(messages: list[Json], template: str) -> list[int]:
+    """Another template gives others."""
+    return token_ids("".join(template.format_map(message) for message in messages))
 
 
 def logprobs(ids: list[int], weights: int) -> list[float | None]:
@@ -53,7 +54,7 @@ def golden(weights: int = 0) -> list[Json]:
         {"kind": kind, name: value, "token_ids": ids, "logprobs": logprobs(ids, weights)}
         for kind, name, value, ids in (
             ("text", "text", TEXT, token_ids(TEXT)),
-            ("chat", "messages", CHAT, chat_ids(CHAT)),
+            ("chat", "messages", CHAT, chat_ids(CHAT, TEMPLATE)),
         )
     ]
 
@@ -76,6 +77,7 @@ class Behaviour:
         health: Status of `/health`.
         tool_call: Answers chats with a call of the first tool.
         text: What each token says; `{}` is its number.
+        template: How a chat becomes a prompt.
     """
 
     model: str
@@ -90,6 +92,7 @@ class Behaviour:
     health: int = 200
     tool_call: bool = False
     text: str = "w{} "
+    template: str = TEMPLATE
 
 
 @dataclass
@@ -127,7 +130,8 @@ class Server:
         elif path == "/v1/models":
             await sender.json({"data": [{"id": self.behaviour.model, "max_model_len": CONTEXT}]})
         elif path == "/tokenize":
-            ids = chat_ids(document["messages"]) if "messages" in document else token_ids(document["prompt"])
+            messages = document.get("messages")
+            ids = chat_ids(messages, self.behaviour.template) if messages else token_ids(document["prompt"])
             await sender.json({"tokens": ids, "count": len(ids), "max_model_len": CONTEXT})
         elif document.get("prompt_logprobs") is not None:
             self.proofs += 1
@@ -203,6 +207,9 @@ class Server:
             await self.stream(chat, document, told, count, reason, choices, sender)
             return
         await asyncio.sleep(told.gap_s * (count - 1))
+        if told.fault in ("cut", "garbage"):
+            await sender.partial(b"{this is not JSON", cut=told.fault == "cut")
+            return
         await self.strike(told, sender)
         text = "".join(told.text.format(number) for number in range(count))
         answers: list[Json] = []
@@ -313,7 +320,6 @@ class Sender:
 
     def __init__(self, send: Any) -> None:
         self._send = send
-        self._started = False
 
     async def json(self, document: Json, status: int = 200) -> None:
         """A whole answer."""
@@ -321,20 +327,25 @@ class Sender:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": orjson.dumps(document)})
 
+    async def partial(self, data: bytes, *, cut: bool) -> None:
+        """A whole answer that is none, or ends before its end."""
+        headers = [(b"content-length", str(len(data) + cut).encode())]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data, "more_body": cut})
+        if cut:
+            raise RuntimeError("the stub was told to cut the connection")
+
     async def start_events(self) -> None:
         """The head of a stream."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        self._started = True
 
     async def event(self, document: Json) -> None:
         """One chunk."""
         await self.raw(b"data: " + orjson.dumps(document) + b"\n\n")
 
     async def raw(self, data: bytes) -> None:
-        """Any bytes, as body of a stream or of a whole answer."""
-        if not self._started:
-            await self.start_events()
+        """Any bytes of a stream."""
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self) -> None:
@@ -375,6 +386,12 @@ class StubEngine:
         """Changes its behaviour from the next request on."""
         self.behaviour = replace(self.behaviour, **changes)
         self._call(changes)
+
+    def restart(self, **changes: Any) -> None:
+        """Another process on the same port."""
+        self.kill()
+        self.behaviour = replace(self.behaviour, **changes)
+        self.start()
 
     def state(self) -> Json:
         """`requests`, `cancelled`, `proofs`, `in_flight`."""
