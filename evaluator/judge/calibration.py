@@ -71,7 +71,7 @@ class Calibration:
     length_bias: Interval
     """Share of verdicts for the longer answer minus one half: 0 is none, 0.5 always the longer.
 
-    Pairs whose longer answer is better weigh as much as the others; null where one of the two kinds is missing.
+    Pairs whose longer answer is better weigh as much as the others; null where either kind is missing.
     """
     order_disagreement: Interval
     """Share of pairs and repeats on which the two orders disagree."""

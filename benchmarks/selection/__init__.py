@@ -1,0 +1,1 @@
+"""Regret of selection on synthetic over-optimised runs."""
