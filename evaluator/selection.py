@@ -197,8 +197,8 @@ def _why(chosen: Standing, eligible: Sequence[Standing], standings: Sequence[Sta
     primary = candidate.primary
     shown = "unknown" if primary is None else f"{primary.name} {_range(primary.value)}"
     words = [
-        f"{candidate.policy} (step {candidate.step}, KL {candidate.kl:.3g}) has {shown} against production, the"
-        f" best of {len(eligible)} eligible among {len(standings)} candidates"
+        f"{candidate.policy} (step {candidate.step}, KL {candidate.kl:.3g}) has {shown} against production,"
+        f" the best of {len(eligible)} eligible among {len(standings)} candidates"
     ]
     farther = [one for one in eligible if one.candidate.kl > candidate.kl]
     if farther:
