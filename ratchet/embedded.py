@@ -139,7 +139,8 @@ class EmbeddedPostgres:
         if pid is None or not psutil.pid_exists(pid):
             return False
         try:
-            return "postgres" in psutil.Process(pid).name()
+            process = psutil.Process(pid)
+            return "postgres" in process.name() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return False
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -128,7 +129,10 @@ def test_postgres_away_does_not_stop_serving(tiny_stack: RunningStack, ledger: L
 
     def keep_postgres_away() -> None:
         tiny_stack.process.send_signal(signal.SIGSTOP)
-        server.stop(immediate=True)
+        postmaster = server.pid()
+        assert postmaster is not None
+        os.kill(postmaster, signal.SIGQUIT)
+        wait_until(lambda: not server.is_running(), 30, "PostgreSQL is gone")
 
     asyncio.run(_burst_with(ledger, keep_postgres_away, 60, 24, "stopped"))
     away = not server.is_running()
