@@ -1,4 +1,4 @@
-"""A suite as its TOML file has it, strictly: an unknown key or wrong type is an error that names its place."""
+"""A suite as its TOML file has it, strictly: an unknown key or wrong type is an error with its place."""
 
 import tomllib
 from pathlib import Path
