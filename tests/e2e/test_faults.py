@@ -75,6 +75,14 @@ def settled(stack: RunningStack, ledger: Ledger) -> Comparison:
         time.sleep(0.5)
 
 
+def accepts_connections(stack: RunningStack) -> bool:
+    try:
+        psycopg.connect(libpq_url(operator_url(stack))).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
 def show(name: str, result: Comparison) -> None:
     sys.stdout.write(f"\n{name}: {result}\n")
 
@@ -137,7 +145,7 @@ def test_postgres_away_does_not_stop_serving(tiny_stack: RunningStack, ledger: L
     asyncio.run(_burst_with(ledger, keep_postgres_away, 60, 24, "stopped"))
     away = not server.is_running()
     tiny_stack.process.send_signal(signal.SIGCONT)
-    wait_until(server.is_running, 60, "the supervisor starts PostgreSQL again")
+    wait_until(lambda: accepts_connections(tiny_stack), 60, "the supervisor starts PostgreSQL again")
     result = settled(tiny_stack, ledger)
     show("postgres stopped and started", result)
     assert away

@@ -118,7 +118,7 @@ def test_plain_completions_work_too(smollm2_stack: RunningStack, client: OpenAI)
 def test_the_pinned_decode_config_is_what_the_engine_gets(
     smollm2_stack: RunningStack, client: OpenAI, policy: dict[str, Any]
 ) -> None:
-    pinned = smollm2_stack.ratchet("policy", "show", policy["ref"])["decode_config"]
+    pinned = smollm2_stack.ratchet("policy", "show", policy["ref"])["decode"]
     raw = client.chat.completions.with_raw_response.create(
         model="smollm2",
         messages=[{"role": "user", "content": QUESTION}],
