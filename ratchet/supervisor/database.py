@@ -1,6 +1,5 @@
 """The stack's PostgreSQL: the embedded one, which we run, or the operator's own, which we only use."""
 
-import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -109,10 +108,7 @@ class Database:
         """Stops the embedded one, also half started; the operator's is left alone."""
         if self.embedded is None:
             return
-        try:
-            self.embedded.stop(immediate=hurry)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-            self.embedded.stop(immediate=True)
+        self.embedded.stop(immediate=hurry)
 
 
 def _examine(url: str) -> str:
