@@ -85,7 +85,7 @@ class BranchAttention:
             )
         self.way = way
         self._window = _window(config)
-        self._dtype = model.dtype
+        self._model = model
 
     def inputs(self, row: BranchRow) -> dict[str, Any]:
         """Arguments of the model's forward call for a row.
@@ -93,11 +93,10 @@ class BranchAttention:
         Raises:
             ModelUnsupported: A sequence is longer than the window in which the model attends.
         """
-        longest = int(row.position_ids.max()) + 1
-        if self._window is not None and longest > self._window:
+        if self._window is not None and row.longest > self._window:
             raise ModelUnsupported(
-                f"the model attends within {self._window} tokens and a sequence has {longest}: shorten the "
-                "maximum length, or train on padded batches"
+                f"the model attends within {self._window} tokens and a sequence has {row.longest}: shorten "
+                "the maximum length, or train on padded batches"
             )
         inputs: dict[str, Any] = {
             "input_ids": row.input_ids,
@@ -105,8 +104,8 @@ class BranchAttention:
             "use_cache": False,
         }
         if self.way is Way.RUNS:
-            return inputs | {"branches": _pieces(row.runs, self._dtype, row.input_ids.device)}
-        return inputs | {"attention_mask": _additive(row.sees(), self._dtype)[None, None]}
+            return inputs | {"branches": _pieces(row.runs, self._model.dtype, row.input_ids.device)}
+        return inputs | {"attention_mask": _additive(row.sees(), self._model.dtype)[None, None]}
 
 
 def _attend(

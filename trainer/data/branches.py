@@ -53,6 +53,7 @@ class BranchRow:
         owner: [scored], int64, ascending: the sequence it belongs to.
         last: [sequences], int64: the place of each sequence's last token.
         lengths: [sequences], int64: scored tokens of each sequence.
+        longest: Tokens of the longest sequence.
         plain_tokens: Tokens without sharing: what a batch without padding would compute.
     """
 
@@ -64,6 +65,7 @@ class BranchRow:
     owner: Tensor
     last: Tensor
     lengths: Tensor
+    longest: int
     plain_tokens: int
 
     @property
@@ -134,6 +136,7 @@ def build_row(examples: Sequence[Example], *, share: bool = True) -> BranchRow:
         owner=torch.tensor(owner),
         last=torch.tensor([path[-1] for path in places]),
         lengths=torch.tensor([len(answer) for _, answer in sequences]),
+        longest=max(map(len, whole)),
         plain_tokens=sum(map(len, whole)),
     )
 

@@ -24,7 +24,7 @@ def test_a_pair_is_two_branches_over_one_prompt() -> None:
     assert row.owner.tolist() == [0, 0, 1]
     assert row.last.tolist() == [4, 5]
     assert row.lengths.tolist() == [2, 1]
-    assert (row.tokens, row.plain_tokens, row.sequences) == (6, 9, 2)
+    assert (row.tokens, row.longest, row.plain_tokens, row.sequences) == (6, 5, 9, 2)
     assert row.sees().int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
