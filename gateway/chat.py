@@ -48,7 +48,6 @@ async def answer(parts: Parts, kind: Kind, exchange: Exchange) -> None:
         stopping = unavailable("shutting_down", "this gateway is stopping", retry_after_s=STARTING_RETRY_S)
         trail.end_badly(stopping, started=exchange.started)
         await exchange.fail(stopping)
-        raise
     except Exception as error:
         log.exception("a request failed by our own fault", id=str(trail.id))
         fault = ApiError(500, "internal_error", f"an internal error: {type(error).__name__}")
@@ -126,7 +125,7 @@ async def _relay(
             try:
                 await (relay.stream if ask.stream else relay.body)()
             except StampMismatch as mismatch:
-                parts.prover.mismatch(engine_answer.engine, policy.ref, mismatch.seen)
+                parts.prover.mismatch(engine_answer, policy.ref, mismatch.seen)
                 raise
     except TimeoutError as error:
         raise ApiError(504, "engine_timeout", f"the answer was not whole within {limit_s:g} s") from error

@@ -130,6 +130,8 @@ class EnginePool:
 
     async def settled(self, policy: str) -> None:
         """Waits while no engine of a policy is proved but a proof is under way, 5 s at most."""
+        if self.is_served(policy):
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PROOF_GRACE_S):
                 while not self.is_served(policy) and self._is_being_proved(policy):
@@ -204,15 +206,15 @@ class EnginePool:
         engine.due_at = time.monotonic() + retry_after(engine.failures)
         self._tell()
 
-    def doubt(self, engine: PooledEngine, reason: str) -> None:
-        """The engine cannot be the one that was proved for sure: no traffic until it is proved again."""
-        if engine.state in (EngineState.PROVED, EngineState.PROVING):
+    def doubt(self, engine: PooledEngine, boot: int, reason: str) -> None:
+        """The engine may not be the one that was proved any more: no traffic until it is proved again."""
+        if engine.boot == boot and engine.state in (EngineState.PROVED, EngineState.PROVING):
             self._lose(engine, EngineState.UNPROVED, reason)
             self._tell()
 
-    def suspend(self, engine: PooledEngine, reason: str) -> None:
+    def suspend(self, engine: PooledEngine, boot: int, reason: str) -> None:
         """The engine was seen not to be the policy: no traffic until it is proved again."""
-        if engine.state is not EngineState.ABSENT:
+        if engine.boot == boot and engine.state is not EngineState.ABSENT:
             self._lose(engine, EngineState.SUSPENDED, reason)
             self._tell()
 

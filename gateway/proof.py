@@ -168,7 +168,9 @@ async def _ask(
     data = None if request is None else jsontext.encode(request)
     headers = {} if data is None else {"Content-Type": "application/json"}
     try:
-        async with session.request(method, url, data=data, headers=headers, timeout=TIMEOUT) as response:
+        async with session.request(
+            method, url, data=data, headers=headers, timeout=TIMEOUT, allow_redirects=False
+        ) as response:
             body = await response.read()
     except TimeoutError as error:
         raise NoAnswer(f"{url} did not answer within {TIMEOUT.total:g} s") from error
@@ -178,7 +180,7 @@ async def _ask(
         raise NoAnswer(f"{url} refuses our key: set RATCHET_ENGINE_API_KEY to the engine's --api-key")
     if response.status >= 500:
         raise NoAnswer(f"{url} answered {response.status}")
-    if response.status >= 400:
+    if response.status >= 300:
         text = body[:200].decode("utf-8", "replace")
         raise Refuted(f"{url} answered {response.status}: {text}")
     try:

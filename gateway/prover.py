@@ -18,6 +18,7 @@ from gateway.ledger import STAMP_MISMATCH, Ledger
 from gateway.metrics import Metrics
 from gateway.proof import NoAnswer, Refuted, prove
 from gateway.snapshot import ServedPolicy
+from gateway.upstream import EngineAnswer
 from ratchet.logs import get_logger
 
 HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=30, sock_connect=5)
@@ -66,24 +67,34 @@ class Prover:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def mismatch(self, engine: PooledEngine, policy: str, seen: str | None) -> None:
+    def mismatch(self, answer: EngineAnswer, policy: str, seen: str | None) -> None:
         """An answer carried another fingerprint than the proved one: no more traffic until proved again."""
-        reason = f"an answer carried the fingerprint {seen!r}, not {engine.proved_fingerprint!r}"
+        engine = answer.engine
+        reason = f"an answer carried the fingerprint {seen!r}, not {answer.fingerprint!r}"
         self._metrics.stamp_mismatch(policy)
-        self._pool.suspend(engine, reason)
+        self._pool.suspend(engine, answer.boot, reason)
         self._alarm(engine, reason)
 
     async def _run(self) -> None:
         while True:
             self._wake.clear()
+            self._forget_unwanted()
             for engine in self._pool.due(time.monotonic()):
+                boot = self._pool.begin_proof(engine)
                 policy = self._policies().get(engine.spec.policy)
-                if policy is not None:
-                    self._spawn(self._prove(engine, policy, self._pool.begin_proof(engine)))
+                if policy is None:
+                    self._pool.fail(engine, boot, "its policy cannot be read", refuted=False)
+                else:
+                    self._spawn(self._prove(engine, policy, boot))
             due_at = self._pool.next_due()
             wait_s = None if due_at is None else max(due_at - time.monotonic(), 0.05)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), wait_s)
+
+    def _forget_unwanted(self) -> None:
+        for gone in self._suspected - {engine.id for engine in self._pool.engines()}:
+            self._suspected.discard(gone)
+            self._ledger.clear_alarm(STAMP_MISMATCH, str(gone))
 
     async def _prove(self, engine: PooledEngine, policy: ServedPolicy, boot: int) -> None:
         trace = aiohttp.TraceConfig()
@@ -105,7 +116,7 @@ class Prover:
                     reason = "its connection broke, so it may have restarted"
                 if reason is not None and engine.boot == boot:
                     log.warning("engine in doubt", engine=str(engine.id), policy=policy.ref, reason=reason)
-                    self._pool.doubt(engine, reason)
+                    self._pool.doubt(engine, boot, reason)
                     return
                 await asyncio.sleep(self._watch_s)
 

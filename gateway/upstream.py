@@ -45,12 +45,14 @@ class EngineAnswer:
 
     Attributes:
         engine: Who answers.
+        boot: Which boot of it was asked.
         fingerprint: What its answer must carry.
         body: The answer, when it is not a stream.
     """
 
     def __init__(self, engine: PooledEngine, response: aiohttp.ClientResponse) -> None:
         self.engine = engine
+        self.boot = engine.boot
         self.fingerprint = engine.proved_fingerprint
         self._response = response
         self._parser = SseParser()
@@ -144,6 +146,7 @@ class Upstream:
                 "Content-Type": "application/json",
                 **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             },
+            cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
         )
@@ -175,6 +178,7 @@ class Upstream:
                     retry_after_s=UNAVAILABLE_RETRY_S,
                 )  # fmt: skip
             tried.add(engine.id)
+            boot = engine.boot
             engine.in_flight += 1
             answer: EngineAnswer | None = None
             try:
@@ -183,7 +187,7 @@ class Upstream:
                     await answer.begin(stream=stream)
                 except EngineFailure as error:
                     if error.doubtful:
-                        self._pool.doubt(engine, str(error))
+                        self._pool.doubt(engine, boot, str(error))
                     if not error.another:
                         raise
                     failure = error
@@ -192,7 +196,7 @@ class Upstream:
                     yield answer
                 except EngineFailure as error:
                     if error.doubtful:
-                        self._pool.doubt(engine, str(error))
+                        self._pool.doubt(engine, boot, str(error))
                     raise
                 await answer.finish()
                 return
@@ -226,9 +230,9 @@ class Upstream:
     ) -> aiohttp.ClientResponse:
         """Posts, once more where a kept connection turned out to be closed."""
         try:
-            return await self._session.post(url, data=body, timeout=timeout)
+            return await self._session.post(url, data=body, timeout=timeout, allow_redirects=False)
         except (aiohttp.ServerDisconnectedError, ConnectionResetError):
-            return await self._session.post(url, data=body, timeout=timeout)
+            return await self._session.post(url, data=body, timeout=timeout, allow_redirects=False)
 
 
 def error_of(status: int, body: bytes) -> ApiError:

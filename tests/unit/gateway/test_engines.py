@@ -86,7 +86,7 @@ def test_a_mismatch_suspends_until_proved_again() -> None:
     pool = pool_of(SPEC)
     [engine] = pool.engines()
     proved(pool, engine)
-    pool.suspend(engine, "another fingerprint")
+    pool.suspend(engine, engine.boot, "another fingerprint")
     assert (engine.state, pool.pick(POLICY)) == (EngineState.SUSPENDED, None)
     assert pool.due(engine.due_at) == [engine]
     boot = pool.begin_proof(engine)
@@ -95,6 +95,18 @@ def test_a_mismatch_suspends_until_proved_again() -> None:
     assert "log-probabilities differ" in pool.why_not(POLICY)
     proved(pool, engine)
     assert pool.pick(POLICY) is engine
+
+
+def test_what_an_earlier_boot_did_is_not_held_against_this_one() -> None:
+    pool = pool_of(SPEC)
+    [engine] = pool.engines()
+    proved(pool, engine)
+    earlier = engine.boot
+    pool.follow(Snapshot(engines=(replace(SPEC, fingerprint="boot-9"),)))
+    proved(pool, engine)
+    pool.doubt(engine, earlier, "connection lost")
+    pool.suspend(engine, earlier, "another fingerprint")
+    assert engine.state is EngineState.PROVED
 
 
 def test_proofs_that_fail_are_repeated_after_a_growing_while() -> None:
@@ -116,7 +128,7 @@ def test_a_request_waits_for_a_proof_under_way_but_not_for_one_that_is_far_off()
         assert not waiting.done()
         proved(pool, engine)
         await waiting
-        pool.doubt(engine, "connection lost")
+        pool.doubt(engine, engine.boot, "connection lost")
         pool.fail(engine, pool.begin_proof(engine), "refused", refuted=False)
         await asyncio.wait_for(pool.settled(POLICY), 1)
         assert not pool.is_served(POLICY)
@@ -161,13 +173,13 @@ class PoolMachine(RuleBasedStateMachine):
         else:
             self.pool.fail(self.engine, boot, outcome, refuted=outcome == "refuted")
 
-    @rule()
-    def is_doubted(self) -> None:
-        self.pool.doubt(self.engine, "connection lost")
+    @rule(age=st.integers(0, 2))
+    def is_doubted(self, age: int) -> None:
+        self.pool.doubt(self.engine, self.engine.boot - age, "connection lost")
 
-    @rule()
-    def shows_another_fingerprint(self) -> None:
-        self.pool.suspend(self.engine, "mismatch")
+    @rule(age=st.integers(0, 2))
+    def shows_another_fingerprint(self, age: int) -> None:
+        self.pool.suspend(self.engine, self.engine.boot - age, "mismatch")
 
     @invariant()
     def only_this_boots_fingerprint_takes_traffic(self) -> None:
