@@ -137,7 +137,11 @@ def test_a_ratchet_command_in_a_document_is_one(words: list[str]) -> None:
     command = group
     while hasattr(command, "resolve_command"):
         name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
-        context = command.make_context(name, rest, parent=context)
+        try:
+            context = command.make_context(name, rest, parent=context)
+        except typer.BadParameter as error:
+            if "does not exist" not in str(error):
+                raise
     assert words[0] in COMMANDS
 
 
