@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import func, text
+from sqlalchemy import text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -20,9 +20,3 @@ def raise_alarm(session: Session, kind: str, subject: str, detail: dict[str, Any
             set_={"detail": raised.excluded.detail},
         )
     )
-
-
-def clear_alarm(session: Session, kind: str, subject: str) -> None:
-    """Clears the alarm of this kind and subject, if one stands."""
-    standing = session.query(Alarm).filter_by(kind=kind, subject=subject, cleared_at=None)
-    standing.update({Alarm.cleared_at: func.now()}, synchronize_session=False)

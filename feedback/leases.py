@@ -34,7 +34,7 @@ _COUNTS = text("""
 """)
 _FREE = """
     SELECT id FROM feedback.comparison AS item
-    WHERE pool = :pool AND wanted IS NOT NULL AND leased + voted < wanted AND closed_at IS NULL
+    WHERE pool = :pool AND wanted IS NOT NULL AND leased + voted < wanted
         AND NOT EXISTS (SELECT FROM feedback.lease WHERE comparison_id = item.id AND rater_id = :rater)
     ORDER BY leased, voted DESC, id LIMIT 1 FOR UPDATE
 """
@@ -42,7 +42,7 @@ _FREE_UNLOCKED = text(_FREE + " SKIP LOCKED")
 _FREE_WAITING = text(_FREE)
 _GOLD = text("""
     SELECT id FROM feedback.comparison AS item
-    WHERE pool = :pool AND gold_choice IS NOT NULL AND closed_at IS NULL
+    WHERE pool = :pool AND gold_choice IS NOT NULL
         AND NOT EXISTS (SELECT FROM feedback.lease WHERE comparison_id = item.id AND rater_id = :rater)
     ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
 """)

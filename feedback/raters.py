@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+import psycopg
 from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -67,6 +68,8 @@ def add_rater(
     try:
         session.flush()
     except IntegrityError as error:
+        if not isinstance(error.orig, psycopg.errors.UniqueViolation):
+            raise
         raise UsageError(
             f"{name.strip()!r} is a rater already, and a person stays in one pool: `ratchet rater list`"
         ) from error

@@ -13,7 +13,7 @@ from feedback.repository import Window, comparisons, frozen_view
 _WAITING = text("""
     SELECT pool, count(*) FILTER (WHERE wanted IS NOT NULL AND leased + voted < wanted) AS open,
            count(*) FILTER (WHERE voted >= wanted) AS complete, count(*) FILTER (WHERE wanted IS NULL) AS gold
-    FROM feedback.comparison WHERE closed_at IS NULL GROUP BY pool
+    FROM feedback.comparison GROUP BY pool
 """)
 _EVENTS = text("""
     SELECT kind, origin, count(*) AS events, count(*) FILTER (WHERE state <> 'joined') AS waiting

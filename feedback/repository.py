@@ -96,6 +96,13 @@ class Window:
         """The condition on an event or a vote."""
         return "true" if self.since is None else _IN_WINDOW
 
+    def prepare(self, connection: Connection) -> None:
+        """Has a windowed reading go by indexes alone: the planner does not know that what is said now mostly
+        concerns answers given lately, and would scan the months before.
+        """
+        if self.since is not None:
+            connection.execute(text("SET LOCAL enable_seqscan = off"))
+
     def values(self) -> dict[str, Any]:
         """The parameters of the condition."""
         return {} if self.since is None else {"since": self.since}
@@ -118,6 +125,7 @@ def evidence(connection: Connection, kind: Kind, window: Window) -> Iterator[Can
         kind: Demonstrations need no comparisons.
         window: Which evidence.
     """
+    window.prepare(connection)
     if kind is Kind.PAIRS:
         yield from comparisons(connection, window)
     yield from threads(connection, window)
@@ -281,3 +289,15 @@ def _stream(connection: Connection, query: TextClause, values: dict[str, Any]) -
     options = {"stream_results": True, "yield_per": BATCH}
     rows: CursorResult[Any] = connection.execute(query, values, execution_options=options)
     return rows
+
+
+def plans(connection: Connection, since: datetime) -> list[dict[str, Any]]:
+    """PostgreSQL's plans for the queries of a windowed reading, as `EXPLAIN (FORMAT JSON)` gives them."""
+    window = Window(since)
+    window.prepare(connection)
+    return [
+        connection.execute(
+            text(f"EXPLAIN (FORMAT JSON) {query.format(window=window.clause())}"), window.values()
+        ).scalar_one()[0]["Plan"]
+        for query in (_VOTED, _THREADS, _ORPHANS)
+    ]

@@ -8,8 +8,6 @@ the bands are kept in the row, so that thinning is the same on every worker and 
 import hashlib
 from typing import Any
 
-from datasketch import MinHash
-
 from ratchet.prompts import words
 
 BANDS = 8
@@ -20,6 +18,8 @@ SEED = 1
 
 def bands_of(text: str) -> list[int]:
     """The 64-bit band keys of a text; two texts that share one are near-duplicates."""
+    from datasketch import MinHash  # brings SciPy along, which takes longer to import than all of the worker
+
     parts = words(text)
     shingles = {" ".join(parts[start : start + SHINGLE]) for start in range(max(1, len(parts) - SHINGLE + 1))}
     signature: Any = MinHash(num_perm=BANDS * ROWS, seed=SEED)

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "policy": ("ratchet.commands.policy", "Register and inspect policy versions."),
     "keys": ("ratchet.commands.keys", "Create, list and revoke API keys."),
     "pairs": ("feedback.commands.pairs", "Freeze, look at, export and import preference data."),
+    "feedback": ("feedback.commands.feedback", "Metrics, gold items and samples."),
     "rater": ("feedback.commands.rater", "Who compares answers, and how they sign in."),
     "forget": ("feedback.commands.forget", "Remove a person's prompts, answers, events and pairs."),
     "responses": ("ratchet.commands.responses", "Look at what was answered."),

@@ -189,7 +189,7 @@ def export(
 
 @app.command("import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="The file; JSON lines may be gzipped.", exists=True)],
+    path: Annotated[Path, typer.Argument(help="The file; JSON lines may be gzipped.")],
     format: Annotated[FileFormat, typer.Option(help="What it is.")],
     name: Annotated[str, typer.Option(help="Name of the data, which stands in place of a policy.")],
     kind: KindOption = Kind.PAIRS,

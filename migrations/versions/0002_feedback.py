@@ -156,7 +156,6 @@ CREATE TABLE feedback.comparison (
     wanted        integer CHECK (wanted > 0),
     leased        integer NOT NULL DEFAULT 0 CHECK (leased >= 0),
     voted         integer NOT NULL DEFAULT 0 CHECK (voted >= 0),
-    closed_at     timestamptz,
     UNIQUE (id, pool),
     UNIQUE (pool, a_answer, b_answer),
     CHECK (a_answer < b_answer),
@@ -168,7 +167,7 @@ CREATE TABLE feedback.comparison (
     CONSTRAINT overlap_quota CHECK (leased + voted <= wanted)
 );
 CREATE INDEX comparison_open ON feedback.comparison (pool, leased, voted DESC, id)
-    WHERE wanted IS NOT NULL AND leased + voted < wanted AND closed_at IS NULL;
+    WHERE wanted IS NOT NULL AND leased + voted < wanted;
 CREATE INDEX comparison_gold ON feedback.comparison (pool, id) WHERE gold_choice IS NOT NULL;
 CREATE INDEX comparison_bands ON feedback.comparison USING gin (bands);
 CREATE INDEX comparison_user ON feedback.comparison (user_id) WHERE user_id IS NOT NULL;

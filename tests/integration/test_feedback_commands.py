@@ -172,6 +172,8 @@ def test_wrong_words_end_with_one_line_and_code_2(database: Database, run: Run, 
         ("pairs", "export", "abc", "--format", "trl", "--out", str(tmp_path / "x")),
         ("rater", "link", "nobody", "--url", "http://localhost"),
         ("rater", "add", " "),
+        ("feedback", "gold", str(tmp_path / "none")),
+        ("pairs", "import", str(tmp_path / "none"), "--format", "hh", "--name", "hh"),
     ]
     for words in wrong:
         code, errors = run(*words)
@@ -202,6 +204,32 @@ def test_raters_are_added_listed_and_given_links(database: Database, run: Run) -
         ("ann@example.org", "preference", 0),
         ("judge", "evaluation", 0),
     ]
+
+
+def test_metrics_gold_and_samples(database: Database, run: Run, tmp_path: Path) -> None:
+    turns = ("--type", "number", "--low", "0", "--description", "Turns needed")
+    assert run("feedback", "metric", "turns", *turns) == {"name": "turns", "type": "number"}
+    words = ("--category", "mail", "--category", "chat", "--description", "Where")
+    run("feedback", "metric", "channel", "--type", "category", *words)
+    assert [each["name"] for each in run("feedback", "metrics")] == ["channel", "turns"]
+    for wrong in (
+        ("turns", "--type", "number", "--description", "again"),
+        ("x", "--type", "category", "--description", "none"),
+        ("x", "--type", "boolean", "--low", "1", "--description", "bounds"),
+        ("x", "--type", "number", "--low", "2", "--high", "1", "--description", "bounds"),
+    ):
+        assert run("feedback", "metric", *wrong)[0] == 2
+    gold = tmp_path / "gold.jsonl"
+    gold.write_text(json.dumps({"prompt": HELDOUT_PROMPT, "a": BLUE, "b": BLACK, "expected": "a"}) + "\n\n")
+    assert run("feedback", "gold", str(gold))["new"] == 1
+    assert run("feedback", "gold", str(gold))["new"] == 0
+    assert run("feedback", "gold", str(gold), "--pool", "evaluation")["new"] == 1
+    gold.write_text('{"prompt": "x", "a": "y", "b": "z", "expected": "c"}')
+    code, errors = run("feedback", "gold", str(gold))
+    assert (code, f"{gold}, line 1: expected" in errors) == (2, True)
+    put(database.owner_url, response(), response(), response(probe="canary"))
+    assert run("feedback", "sample", "sky@aaaaaaaaaaaa", "sea@bbbbbbbbbbbb")["asked"] == 1
+    assert run("feedback", "sample", "sky@aaaaaaaaaaaa", "sky@aaaaaaaaaaaa")[0] == 2
 
 
 def test_a_person_is_forgotten(database: Database, run: Run) -> None:

@@ -43,7 +43,7 @@ class Metric(Base):
     type: Mapped[str]
     low: Mapped[float | None]
     high: Mapped[float | None]
-    categories: Mapped[list[Any] | None] = mapped_column(JSONB)
+    categories: Mapped[list[Any] | None] = mapped_column(JSONB(none_as_null=True))
     description: Mapped[str]
     created_at: Mapped[CreatedAt]
 
@@ -156,7 +156,6 @@ class ComparisonRow(Base):
     wanted: Mapped[int | None]
     leased: Mapped[int] = mapped_column(server_default="0")
     voted: Mapped[int] = mapped_column(server_default="0")
-    closed_at: Mapped[OptionalMoment] = _moment()
 
 
 def _pool_keys() -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""What feedback costs: snapshots at scale, leases under many raters."""
