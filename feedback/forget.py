@@ -17,7 +17,8 @@ _PATHS = text("SELECT digest, path FROM feedback.dataset_snapshot WHERE withdraw
 def forget_user(engine: Engine, person: str, *, now: datetime, keep_files: bool = False) -> dict[str, Any]:
     """Removes a person's prompts, answers, events and pairs, and marks what was made of them.
 
-    What still arrives from before that time, such as from a gateway's spool, is removed by the reconcile.
+    What still arrives from before that time, such as from a gateway's spool, is removed by the reconcile, for
+    seven days.
 
     Args:
         engine: As the role `ratchet_operator`.

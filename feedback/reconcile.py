@@ -22,7 +22,8 @@ Wish = Literal["sample_request", "snapshot_build"]
 
 RESEND_AFTER = timedelta(minutes=10)
 ATTEMPTS = 5
-SCANNED_AGAIN = timedelta(days=2)
+SCANNED_AGAIN = timedelta(hours=2)
+"""How far back repeated prompts are looked for again, for rows that a gateway's spool held back."""
 
 _DUE = """
     UPDATE feedback.{table} SET sent_at = :now WHERE id IN (
@@ -61,7 +62,7 @@ def attempt(session: Session, wish: Wish, identity: UUID) -> int | None:
 
 
 def reconcile(session: Session, *, now: datetime, masker: Masker | None = None) -> Reconciled:
-    """Joins what was parked or given up, scans the last days again, and removes what was forgotten.
+    """Joins what was parked or given up, scans the last hours again, and removes what was forgotten.
 
     Args:
         session: As the role `ratchet_feedback`.

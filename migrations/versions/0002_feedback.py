@@ -432,15 +432,14 @@ DECLARE
     back  record;
     found_again integer := 0;
 BEGIN
-    IF NOT EXISTS (SELECT FROM feedback.forgotten) THEN
-        RETURN 0;
-    END IF;
     FOR back IN
         SELECT DISTINCT response.user_id, forgotten.forgotten_at
-        FROM serving.response AS response
-        JOIN feedback.forgotten AS forgotten
-            ON forgotten.user_hash = encode(sha256(convert_to(response.user_id, 'UTF8')), 'hex')
-        WHERE response.user_id IS NOT NULL AND response.id < serving.uuid_floor(forgotten.forgotten_at)
+        FROM feedback.forgotten AS forgotten
+        JOIN serving.response AS response
+            ON response.id < serving.uuid_floor(forgotten.forgotten_at)
+            AND response.id >= serving.uuid_floor(forgotten.forgotten_at - interval '7 days')
+            AND forgotten.user_hash = encode(sha256(convert_to(response.user_id, 'UTF8')), 'hex')
+        WHERE forgotten.forgotten_at > now() - interval '7 days' AND response.user_id IS NOT NULL
     LOOP
         PERFORM feedback.forget_user(back.user_id, back.forgotten_at);
         found_again := found_again + 1;
