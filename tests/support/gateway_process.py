@@ -198,7 +198,9 @@ class GatewayProcess:
         environment = {f"RATCHET_{name.upper()}": str(value) for name, value in given.items()}
         command = [sys.executable, "-m", "gateway", "--port", str(self.port), *arguments]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONTRACEMALLOC": "0", **environment}, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env={**os.environ, "PYTHONTRACEMALLOC": "0", **environment}, stderr=log
+            )
         return self.process
 
     def process_ended(self) -> bool:
