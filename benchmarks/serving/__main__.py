@@ -44,19 +44,21 @@ PINNED = (
 
 @dataclass(frozen=True)
 class Target:
-    """A server under measurement.
+    """A server under measurement, and how long its answers may be.
 
     Attributes:
         url: Its address, without a path.
         key: Its bearer key.
         model: The name it answers to.
         decode: Sampling parameters to send; the gateway pins them itself.
+        max_tokens: Longest answer in tokens.
     """
 
     url: str
     key: str
     model: str
     decode: dict[str, Any]
+    max_tokens: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ async def one_stream(session: aiohttp.ClientSession, target: Target, prompt: str
     body = {
         "model": target.model,
         "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": target.max_tokens,
         **target.decode,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -142,7 +144,7 @@ async def measure(
     return results
 
 
-def targets(stack: RunningStack, model: str) -> tuple[Target, Target]:
+def targets(stack: RunningStack, model: str, max_tokens: int) -> tuple[Target, Target]:
     """The gateway, and the engine behind it."""
     home = Home.resolve(stack.data_dir)
     key = stack.ratchet("keys", "create", "--role", "client", "--name", "benchmark")["key"]
@@ -155,7 +157,8 @@ def targets(stack: RunningStack, model: str) -> tuple[Target, Target]:
         sys.exit("no engine is up")
     url, policy, config = row
     decode = {name: config[name] for name in PINNED}
-    return Target(stack.base_url, key, model, {}), Target(url, shared_key(home, "engine"), policy, decode)
+    direct = Target(url, shared_key(home, "engine"), policy, decode, max_tokens)
+    return Target(stack.base_url, key, model, {}, max_tokens), direct
 
 
 def table(results: dict[str, dict[str, PairedRatio]]) -> str:
@@ -184,15 +187,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--streams", type=int, nargs="+", default=list(LEVELS))
+    parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--data-dir", type=Path, default=Home.resolve().root)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/out/serving.json"))
     options = parser.parse_args()
     with running_stack(options.data_dir, options.port, options.model) as stack:
-        gateway, direct = targets(stack, options.model)
+        gateway, direct = targets(stack, options.model, options.max_tokens)
         results = asyncio.run(measure(gateway, direct, options.pairs, tuple(options.streams)))
-    machine = {"processor": platform.processor(), "cores": psutil.cpu_count(), "max_tokens": MAX_TOKENS}
+    machine = {
+        "processor": platform.processor(),
+        "cores": psutil.cpu_count(),
+        "max_tokens": options.max_tokens,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "machine": machine,
