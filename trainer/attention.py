@@ -2,12 +2,10 @@
 
 Two ways, equal up to rounding:
 
-- *runs*: each run attends to its own context only, by transformers' attention interface. The cost is that
-of the
-  sequences alone; on CPU it takes a quarter to a half of the time of one masked square over the whole row.
-- *mask*: one additive mask [1, 1, tokens, tokens], for any model that accepts one; on GPUs one kernel beats
-many
-  small ones.
+- *runs*: each run attends to its own context only, by transformers' attention interface. The cost is that of
+  the sequences alone; on CPU it takes less than half the time of one masked square over a row of four pairs.
+- *mask*: one additive mask [1, 1, tokens, tokens], for any model that accepts one; on GPUs, where one large
+  kernel beats many small ones.
 """
 
 from collections.abc import Sequence

@@ -95,13 +95,10 @@ class Renderer:
         merged = len(prompt_ids) - shared
         if merged > MAX_MERGED_TOKENS or not shared:
             raise Unusable(Drop.UNSTABLE_BOUNDARY)
-        if len(answers) > 1 and len(set(map(tuple, wholes))) == 1:
+        cut = tuple(self._answer(whole[shared:]) for whole in wholes)
+        if len(cut) > 1 and len(set(cut)) == 1:
             raise Unusable(Drop.IDENTICAL_ANSWERS)
-        return Rendered(
-            prompt=tuple(prompt_ids[:shared]),
-            answers=tuple(self._answer(whole[shared:]) for whole in wholes),
-            merged_tokens=merged,
-        )
+        return Rendered(prompt=tuple(prompt_ids[:shared]), answers=cut, merged_tokens=merged)
 
     def _whole(self, prompt: Sequence[Mapping[str, str]], prompt_text: str, answer: str) -> list[int]:
         text = self._text([*prompt, {"role": "assistant", "content": answer}], add_generation_prompt=False)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from trainer.data.render import Rendered, Renderer, require_template, template_digest
+from trainer.data.render import Renderer, require_template, template_digest
 from trainer.data.rows import Drop, Unusable
 from trainer.errors import ModelUnsupported, TemplateMismatch
 
@@ -189,7 +189,3 @@ def test_a_tokenizer_without_template_or_end_is_refused(tokenizer: PreTrainedTok
     endless.eos_token = None
     with pytest.raises(ModelUnsupported, match="no EOS token"):
         Renderer(endless)
-
-
-def test_rendered_is_plain_data() -> None:
-    assert Rendered((1,), ((2,),), 0) == Rendered((1,), ((2,),), 0)
