@@ -150,8 +150,8 @@ def targets(stack: RunningStack, model: str, max_tokens: int) -> tuple[Target, T
     key = stack.ratchet("keys", "create", "--role", "client", "--name", "benchmark")["key"]
     with psycopg.connect(libpq_url(role_url(home, Role.OPERATOR))) as connection:
         row = connection.execute(
-            "SELECT url, policy, config FROM registry.engine JOIN registry.policy ON policy = ref"
-            " JOIN registry.decode_config ON digest = decode_digest WHERE state = 'up'"
+            "SELECT url, ref, config FROM registry.engine JOIN registry.policy ON engine.policy = ref"
+            " JOIN registry.decode_config ON decode_config.digest = decode_digest WHERE state = 'up'"
         ).fetchone()
     if row is None:
         sys.exit("no engine is up")

@@ -15,6 +15,8 @@ from ratchet.supervisor.settings import SupervisorSettings
 
 ENTRY = "vllm.entrypoints.openai.api_server"
 HOST = "127.0.0.1"
+STOPS = 16 + 4
+"""Stop texts of a request: the pinned ones and the client's own; vLLM takes four unless told."""
 
 _TOOL_PARSERS = (
     ("[TOOL_CALLS]", "mistral"),
@@ -108,9 +110,9 @@ def options(boot: Boot, settings: SupervisorSettings) -> list[str]:
 
 def variables(boot: Boot, settings: SupervisorSettings) -> dict[str, str]:
     """The engine's environment."""
-    given: dict[str, str] = {}
+    given = {"VLLM_MAX_STOP_STRINGS": str(STOPS)}
     if runs_on_cpu():
-        given = {
+        given |= {
             "VLLM_CPU_KVCACHE_SPACE": str(settings.engine_kv_gib),
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in boot.cores),
         }

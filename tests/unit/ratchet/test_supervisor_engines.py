@@ -111,6 +111,7 @@ def test_an_engine_gets_its_key_its_cores_and_no_secret_of_others(
     assert given["VLLM_API_KEY"] == "engine-key"
     assert given["VLLM_CPU_OMP_THREADS_BIND"] == "0,2"
     assert given["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert given["VLLM_MAX_STOP_STRINGS"] == "20"
     assert given["LD_PRELOAD"] == "/lib/a.so:/lib/b.so"
     assert given["HF_HUB_OFFLINE"] == given["VLLM_NO_USAGE_STATS"] == given["DO_NOT_TRACK"] == "1"
     assert given["VLLM_LOGGING_LEVEL"] == "DEBUG"
