@@ -18,11 +18,14 @@ def time_of(identity: UUID) -> datetime:
     """The UTC time a UUIDv7 was made, to the millisecond.
 
     Raises:
-        ValueError: The id is not of version 7.
+        ValueError: The id is not of version 7, or its time is past the year 9999.
     """
     if identity.version != 7:
         raise ValueError(f"{identity} is a version {identity.version} UUID; only version 7 carries a time")
-    return _EPOCH + timedelta(milliseconds=identity.int >> 80)
+    try:
+        return _EPOCH + timedelta(milliseconds=identity.int >> 80)
+    except OverflowError:
+        raise ValueError(f"{identity} names a time past the year 9999") from None
 
 
 def floor_of(moment: datetime) -> UUID:
