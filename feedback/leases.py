@@ -1,9 +1,10 @@
 """Leases: which item a rater sees next, decided in one transaction and exact under any number of requests.
 
-Locks are taken in one order everywhere (rater, comparison, lease), so that no two requests wait for each
-other: the rater's row makes one person's requests take turns, and the item's row guards its quota, which the
-schema checks once more. An item is first looked for among those nobody holds a lock on
-(`FOR UPDATE SKIP LOCKED`); only if there is none does the request wait for those that others are deciding on.
+Locks are taken in one order everywhere (rater, comparison, lease): the rater's row makes one person's
+requests take turns, and the item's row guards its quota, which the schema checks once more. An item is first
+looked for among those nobody holds a lock on (`FOR UPDATE SKIP LOCKED`); only if there is none does the
+request wait for those that others are deciding on, and begins anew where PostgreSQL finds that two such
+requests wait for each other.
 """
 
 import random
@@ -12,7 +13,9 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
+from psycopg.errors import DeadlockDetected
 from sqlalchemy import Row, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from feedback.errors import QuotaReached, SetAside, UnknownRater
@@ -20,6 +23,7 @@ from feedback.gold import GoldRule, gold_is_due
 from ratchet.ids import new_id
 
 EXPIRED_AT_ONCE = 50
+WAITS = 10
 
 _RATER = text("SELECT id, name, pool, status, daily_quota FROM feedback.rater WHERE id = :rater FOR UPDATE")
 _HELD = text("""
@@ -152,10 +156,22 @@ def _choose(session: Session, person: Row[Any], rule: LeaseRule, position: int) 
     wish = {"pool": person.pool, "rater": person.id}
     free = session.execute(_FREE_UNLOCKED, wish).scalar()
     if free is None:
-        free = session.execute(_FREE_WAITING, wish).scalar()
+        free = _wait_for_one(session, wish)
     if free is None or not gold_is_due(str(person.id), position, rule.gold, secret=rule.secret):
         return free
     return session.execute(_GOLD, wish).scalar() or free
+
+
+def _wait_for_one(session: Session, wish: dict[str, Any]) -> UUID | None:
+    """An item others were deciding on. Of two who hold what the other waits for, one begins anew."""
+    for _ in range(WAITS):
+        try:
+            with session.begin_nested():
+                return session.execute(_FREE_WAITING, wish).scalar()
+        except OperationalError as error:
+            if not isinstance(error.orig, DeadlockDetected):
+                raise
+    return session.execute(_FREE_UNLOCKED, wish).scalar()
 
 
 def lock_rater(session: Session, rater: UUID) -> Row[Any]:
