@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,6 +18,14 @@ CHANNEL = "ratchet_gateway"
 SETTLE_S = 0.01
 """Changes that come together are read together."""
 
+MARK = """
+    SELECT (SELECT max(version) FROM serving.traffic_plan),
+           (SELECT (count(*), count(revoked_at))::text FROM serving.api_key),
+           (SELECT string_agg((id, policy, managed, desired, state, url, fingerprint, last_error)::text,
+                              '' ORDER BY id) FROM registry.engine)
+"""
+"""What differs when a snapshot would, read in a fraction of the time a snapshot takes."""
+
 log = get_logger(__name__)
 
 
@@ -26,7 +35,7 @@ class Follower:
     Attributes:
         snapshot: The newest; empty before the first.
         loaded: Whether there ever was one.
-        trouble: Why the last read failed; None when it did not.
+        trouble: Why the rows cannot be read; None when they can.
     """
 
     def __init__(
@@ -36,36 +45,71 @@ class Follower:
         self._url = libpq_url(url)
         self._poll_s = poll_s
         self._on_change = on_change
-        self._wake = asyncio.Event()
         self._read_at = time.monotonic()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._mark: Any = None
+        self._task: asyncio.Task[None] | None = None
         self.snapshot = Snapshot()
         self.loaded = False
         self.trouble: str | None = None
 
     @property
     def age_s(self) -> float:
-        """Seconds since the rows were last read."""
+        """Seconds since the rows were last looked at."""
         return time.monotonic() - self._read_at
 
     async def start(self) -> None:
         """Reads once, then follows in the background; a database that is away is waited for."""
         await self._refresh()
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._listen())]
+        self._task = asyncio.create_task(self._follow())
 
     async def stop(self) -> None:
         """Ends following."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _follow(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._poll_s)
-                await asyncio.sleep(SETTLE_S)
-            self._wake.clear()
+            with contextlib.suppress(psycopg.Error):
+                async with await psycopg.AsyncConnection.connect(
+                    self._url,
+                    autocommit=True,
+                    connect_timeout=CONNECT_TIMEOUT_S,
+                    application_name="ratchet-gateway-follower",
+                ) as connection:
+                    await connection.execute(f"LISTEN {CHANNEL}")
+                    self._mark = None
+                    while True:
+                        await self._look(connection)
+                        await self._wait(connection)
             await self._refresh()
+            await asyncio.sleep(self._poll_s)
+
+    async def _look(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        mark = await (await connection.execute(MARK)).fetchone()
+        if self.trouble is None and mark == self._mark:
+            self._read_at = time.monotonic()
+            return
+        await self._refresh()
+        self._mark = mark
+
+    async def _wait(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Returns when something was notified, or it is time to look anyway."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        descriptor = connection.fileno()
+        loop.add_reader(descriptor, readable.set)
+        try:
+            async with asyncio.timeout(self._poll_s):
+                await readable.wait()
+                await asyncio.sleep(SETTLE_S)
+        except TimeoutError:
+            pass
+        finally:
+            loop.remove_reader(descriptor)
+        async for notified in connection.notifies(timeout=0):
+            if notified.payload != "engine":
+                self._mark = None
 
     async def _refresh(self) -> None:
         try:
@@ -85,18 +129,3 @@ class Follower:
         self.loaded = True
         if changed:
             self._on_change(snapshot)
-
-    async def _listen(self) -> None:
-        while True:
-            with contextlib.suppress(psycopg.Error):
-                async with await psycopg.AsyncConnection.connect(
-                    self._url,
-                    autocommit=True,
-                    connect_timeout=CONNECT_TIMEOUT_S,
-                    application_name="ratchet-gateway-listen",
-                ) as connection:
-                    await connection.execute(f"LISTEN {CHANNEL}")
-                    self._wake.set()
-                    async for _ in connection.notifies():
-                        self._wake.set()
-            await asyncio.sleep(self._poll_s)
