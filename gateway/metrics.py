@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gateway.engines import EnginePool
@@ -14,7 +15,7 @@ OPERATIONS = {Kind.CHAT: "chat", Kind.COMPLETION: "text_completion"}
 UNAUTHENTICATED = "unauthenticated"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Labels:
     """What a request's points carry; bounded by what is served, never by what clients send.
 
@@ -30,6 +31,7 @@ class Labels:
     policy: str | None
     arm: str | None
 
+    @cached_property
     def attributes(self) -> dict[str, str]:
         """As attributes of a point."""
         known = {
@@ -87,7 +89,7 @@ class Metrics:
 
     def unauthenticated(self, kind: Kind, status: int, code: str) -> None:
         """A request without a key that may ask: counted, not recorded."""
-        self._count(Labels(kind, None, None, None).attributes(), UNAUTHENTICATED, status, code)
+        self._count(Labels(kind, None, None, None).attributes, UNAUTHENTICATED, status, code)
 
     def began(self) -> None:
         """A request has a place."""
@@ -116,7 +118,7 @@ class Metrics:
 
     def ended(self, labels: Labels, closing: Closing, *, stream: bool) -> None:
         """A recorded request is over; only of a stream are the times of its tokens known."""
-        attributes = labels.attributes()
+        attributes = labels.attributes
         self._count(attributes, closing.status, closing.http_status, closing.error_code)
         if closing.duration_ms is not None:
             failed = {Attr.ERROR_TYPE.value: closing.error_code} if closing.error_code else {}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -31,6 +32,7 @@ from ratchet.telemetry import PROVIDER, Attr
 
 NOT_PARAMETERS = ("model", "messages", "prompt")
 FULL_RETRY_S = 10.0
+PROPAGATOR = TraceContextTextMapPropagator()
 
 log = get_logger(__name__)
 
@@ -72,16 +74,10 @@ class Trail:
         self.id: UUID = new_id()
         self.stopwatch = Stopwatch()
         self.choices = Choices(kind)
-        parent = {} if traceparent is None else {"traceparent": traceparent}
         self._span = witnesses.tracer.start_span(
             OPERATIONS[kind],
-            context=TraceContextTextMapPropagator().extract(parent),
+            context=PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else Context(),
             kind=SpanKind.SERVER,
-            attributes={
-                Attr.OPERATION: OPERATIONS[kind],
-                Attr.PROVIDER: PROVIDER,
-                Attr.RESPONSE_ID: str(self.id),
-            },
         )
         self._opening = Opening(
             id=self.id,
@@ -271,7 +267,12 @@ class Trail:
         self._over = True
         opening = self._opening
         self._witnesses.metrics.ended(self._labels, closing, stream=opening.stream)
+        if not self._span.is_recording():
+            return
         told = {
+            Attr.OPERATION: OPERATIONS[self._kind],
+            Attr.PROVIDER: PROVIDER,
+            Attr.RESPONSE_ID: str(self.id),
             Attr.REQUEST_MODEL: opening.model,
             Attr.RESPONSE_MODEL: opening.policy,
             Attr.CONVERSATION_ID: opening.conversation_id,

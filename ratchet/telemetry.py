@@ -16,7 +16,7 @@ from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Meter, Ob
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import Tracer
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
@@ -249,7 +249,8 @@ def configure(service: str, instance: str, otlp_endpoint: str | None) -> Telemet
     Args:
         service: `gateway`, `feedback`, `trainer`, `evaluator`; exported as `ratchet-<service>`.
         instance: Tells processes of one service apart.
-        otlp_endpoint: Base address of an OTLP/HTTP collector; None keeps metrics in-process and spans unsent.
+        otlp_endpoint: Base address of an OTLP/HTTP collector; without one metrics stay in the process, and
+            spans have ids but record nothing.
 
     Returns:
         Telemetry whose metrics are always readable as Prometheus text.
@@ -263,7 +264,8 @@ def configure(service: str, instance: str, otlp_endpoint: str | None) -> Telemet
     )
     registry = CollectorRegistry()
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False, registry=registry)]
-    tracers = TracerProvider(sampler=ParentBased(ALWAYS_ON), resource=resource, shutdown_on_exit=False)
+    sampler = ALWAYS_OFF if otlp_endpoint is None else ParentBased(ALWAYS_ON)
+    tracers = TracerProvider(sampler=sampler, resource=resource, shutdown_on_exit=False)
     if otlp_endpoint is not None:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
