@@ -13,12 +13,14 @@ from sqlalchemy import Engine
 from migrations.run import migrate
 from ratchet.db.base import Base
 from ratchet.db.engine import libpq_url
-from ratchet.db.models import feedback, operations, registry, serving
+from ratchet.db.models import feedback, operations, registry, serving, training
 from ratchet.db.roles import SERVICE_ROLES, Role
 from ratchet.ids import floor_of
 from tests.conftest import Database
 
-MODULES = (feedback, operations, registry, serving)
+SCHEMAS = {module.SCHEMA for module in (feedback, operations, registry, serving, training)} | {
+    training.REWARD_SCHEMA
+}
 PARTITIONS = ("response_", "feedback_event_")
 
 
@@ -80,7 +82,7 @@ def test_immutable_tables_refuse_changes_even_from_their_owner(database: Databas
 
 def test_the_models_are_what_the_migrations_made(engine_of: Callable[[Role], Engine]) -> None:
     def ours(name: str | None, kind: str, _: object) -> bool:
-        return kind != "schema" or name in {module.SCHEMA for module in MODULES}
+        return kind != "schema" or name in SCHEMAS
 
     with engine_of(Role.OWNER).connect() as connection:
         context = MigrationContext.configure(
