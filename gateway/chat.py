@@ -15,12 +15,14 @@ from gateway.snapshot import ServedPolicy
 from gateway.stamp import StampMismatch
 from gateway.traffic import Route, route
 from gateway.trail import Trail
+from gateway.whole import WholeAnswer
 from ratchet.logs import get_logger
 
 PATHS = {Kind.CHAT: "/v1/chat/completions", Kind.COMPLETION: "/v1/completions"}
 STARTING_RETRY_S = 2.0
 ENGINE_STREAM_OPTIONS = {"include_usage": True, "continuous_usage_stats": True}
-"""Token counts come with every chunk, so that an answer that is cut has its count too."""
+"""Engines are always asked for a stream, with token counts in every chunk: whatever cuts an answer short, its
+row holds the tokens so far and their count."""
 
 log = get_logger(__name__)
 
@@ -96,9 +98,13 @@ async def _answer(parts: Parts, kind: Kind, exchange: Exchange, key: KnownKey, t
 
         trail.open()
         parts.served_to.note(trail.id, key.id)
-        body: dict[str, Any] = {"model": policy.ref, **ask.prompt, **request.parameters, "stream": ask.stream}
-        if ask.stream:
-            body["stream_options"] = ENGINE_STREAM_OPTIONS
+        body = {
+            "model": policy.ref,
+            **ask.prompt,
+            **request.parameters,
+            "stream": True,
+            "stream_options": ENGINE_STREAM_OPTIONS,
+        }
         await _relay(parts, exchange, trail, ask, policy, body)
 
 
@@ -115,15 +121,16 @@ async def _relay(
     parts: Parts, exchange: Exchange, trail: Trail, ask: Ask, policy: ServedPolicy, body: dict[str, Any]
 ) -> None:
     limit_s = parts.settings.upstream_timeout_s
+    whole = None if ask.stream else WholeAnswer(ask.kind, trail)
     try:
         async with (
             asyncio.timeout(limit_s),
-            parts.upstream.ask(policy.ref, PATHS[ask.kind], body, stream=ask.stream) as engine_answer,
+            parts.upstream.ask(policy.ref, PATHS[ask.kind], body, whole) as engine_answer,
         ):
             trail.answered_by(engine_answer.engine)
             relay = Relay(ask, policy.ref, exchange, trail, engine_answer)
             try:
-                await (relay.stream if ask.stream else relay.body)()
+                await (relay.stream() if whole is None else relay.whole(whole))
             except StampMismatch as mismatch:
                 parts.prover.mismatch(engine_answer, policy.ref, mismatch.seen)
                 raise

@@ -62,19 +62,9 @@ class Choices:
             for index in sorted(self._finish)
         ]
 
-    def take_body(self, document: dict[str, Any]) -> None:
-        """A whole answer.
-
-        Raises:
-            ValueError: It is none.
-        """
-        choices = as_list(document.get("choices"))
-        if not choices:
-            raise ValueError("no choices")
-        for choice in choices:
-            piece = self._take(as_object(choice), "message")
-            self._texts[piece.choice] = piece.text
-        self.count(document.get("usage"))
+    def keep(self, piece: Piece) -> None:
+        """Keeps a piece's text, of an answer that is sent as a whole."""
+        self._texts[piece.choice] = self._texts.get(piece.choice, "") + piece.text
 
     def take_piece(self, choice: Any) -> Piece:
         """One choice of a chunk.
@@ -82,7 +72,23 @@ class Choices:
         Raises:
             ValueError: It is no choice.
         """
-        return self._take(as_object(choice), "delta")
+        said = as_object(choice)
+        if said is None or not isinstance(said.get("index"), int):
+            raise ValueError("a choice without an index")
+        index: int = said["index"]
+        holder = as_object(said.get("delta")) if self._chat else said
+        if holder is None:
+            raise ValueError("a choice without a delta")
+        text = holder.get("content" if self._chat else "text") or ""
+        if not isinstance(text, str):
+            raise ValueError("a choice whose text is none")
+        calls = as_list(holder.get("tool_calls"))
+        if calls:
+            self._take_calls(index, calls)
+        reason = said.get("finish_reason")
+        if reason is not None or index not in self._finish:
+            self._finish[index] = reason
+        return Piece(index, text, bool(text or calls), reason is not None)
 
     def count(self, usage: Any, index: int | None = None) -> None:
         """Token counts: of one choice so far, or of the whole answer."""
@@ -98,24 +104,6 @@ class Choices:
         prompt = counts.get("prompt_tokens")
         if isinstance(prompt, int):
             self.prompt_tokens = prompt
-
-    def _take(self, choice: dict[str, Any] | None, name: str) -> Piece:
-        if choice is None or not isinstance(choice.get("index"), int):
-            raise ValueError("a choice without an index")
-        index: int = choice["index"]
-        holder = as_object(choice.get(name)) if self._chat else choice
-        if holder is None:
-            raise ValueError(f"a choice without {name}")
-        text = holder.get("content" if self._chat else "text") or ""
-        if not isinstance(text, str):
-            raise ValueError("a choice whose text is none")
-        calls = as_list(holder.get("tool_calls"))
-        if calls:
-            self._take_calls(index, calls)
-        reason = choice.get("finish_reason")
-        if reason is not None or index not in self._finish:
-            self._finish[index] = reason
-        return Piece(index, text, bool(text or calls), reason is not None)
 
     def _take_calls(self, index: int, calls: list[Any]) -> None:
         known = self._tool_calls.setdefault(index, {})

@@ -6,12 +6,14 @@ from typing import Any
 from gateway import jsontext, stamp
 from gateway.ask import Ask
 from gateway.choices import Piece
+from gateway.chunks import garbage, read_chunk
 from gateway.exchange import Exchange
 from gateway.fields import Kind
-from gateway.jsontext import as_list, as_object
+from gateway.jsontext import as_list
 from gateway.sse import DONE
 from gateway.trail import Trail
-from gateway.upstream import EngineAnswer, EngineFailure, error_of
+from gateway.upstream import EngineAnswer, EngineFailure, broken_off
+from gateway.whole import WholeAnswer
 
 ID_PREFIXES = {Kind.CHAT: "chatcmpl-", Kind.COMPLETION: "cmpl-"}
 LAST_EVENT = b"data: [DONE]\n\n"
@@ -35,22 +37,14 @@ class Relay:
     trail: Trail
     answer: EngineAnswer
 
-    async def body(self) -> None:
+    async def whole(self, answer: WholeAnswer) -> None:
         """Checks, records and sends a whole answer.
 
         Raises:
             ApiError: It is withheld.
         """
-        try:
-            document = as_object(jsontext.decode(self.answer.body))
-            if document is None:
-                raise ValueError("no JSON object")
-            self.trail.choices.take_body(document)
-        except ValueError as error:
-            raise _garbage(error) from error
-        fingerprint = stamp.check(self.policy, self.answer.fingerprint, document.get("system_fingerprint"))
-        self._renamed(document)
-        self.trail.stopwatch.piece(0)
+        document = self._renamed(answer.document())
+        fingerprint = stamp.check(self.policy, self.answer.fingerprint, answer.fingerprint)
         self.trail.end_well(fingerprint)
         await self.exchange.json(200, jsontext.encode(document))
 
@@ -72,9 +66,7 @@ class Relay:
                 raise
             await self._pass_on(state)
         if not state.done:
-            raise EngineFailure(
-                502, "engine_failed", "the engine ended the stream before its answer was whole"
-            )
+            raise broken_off()
         fingerprint = stamp.check(self.policy, self.answer.fingerprint, state.fingerprint)
 
         for chunk, pieces in state.held:
@@ -90,7 +82,7 @@ class Relay:
         if state.done or payload == DONE:
             state.done = True
             return
-        chunk = self._parse(payload)
+        chunk = read_chunk(payload)
         if chunk.get("system_fingerprint") is not None:
             state.fingerprint = chunk["system_fingerprint"]
             stamp.check(self.policy, self.answer.fingerprint, state.fingerprint)
@@ -102,7 +94,7 @@ class Relay:
         try:
             pieces = [self.trail.choices.take_piece(choice) for choice in as_list(chunk["choices"]) or [None]]
         except ValueError as error:
-            raise _garbage(error) from error
+            raise garbage(error) from error
         for piece in pieces:
             if piece.has_content:
                 self.trail.stopwatch.piece(piece.choice)
@@ -131,17 +123,6 @@ class Relay:
             await self.exchange.start_stream()
         await (self.exchange.end if last else self.exchange.piece)(b"".join(out))
 
-    def _parse(self, payload: bytes) -> dict[str, Any]:
-        try:
-            chunk = as_object(jsontext.decode(payload))
-        except ValueError as error:
-            raise _garbage(error) from error
-        if chunk is None:
-            raise _garbage(ValueError("an event without a JSON object"))
-        if chunk.get("error"):
-            raise error_of(500, payload)
-        return chunk
-
     def _renamed(self, document: dict[str, Any]) -> dict[str, Any]:
         document["id"] = f"{ID_PREFIXES[self.ask.kind]}{self.trail.id}"
         document["model"] = self.policy
@@ -166,7 +147,3 @@ class _StreamState:
             if piece.text:
                 self.texts[piece.choice] = self.texts.get(piece.choice, "") + piece.text
         self.out.append(b"data: " + jsontext.encode(chunk) + b"\n\n")
-
-
-def _garbage(error: Exception) -> EngineFailure:
-    return EngineFailure(502, "engine_failed", f"the engine's answer cannot be read: {error}")

@@ -19,6 +19,12 @@ class Stopwatch:
         self._last: dict[int, float] = {}
         self._gaps: list[float] = []
 
+    def anew(self) -> None:
+        """Another engine begins from the start; the time since the request's arrival runs on."""
+        self._first = None
+        self._last.clear()
+        self._gaps.clear()
+
     def piece(self, index: int) -> None:
         """A piece of text of this choice arrived."""
         now = time.perf_counter()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gateway.errors import unknown_model
-from ratchet.plan import Arm, Enforcement, Plan
+from ratchet.plan import Arm, Enforcement, Plan, PlannedArm
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,19 @@ def sticky_unit(*, user: str | None, session: str | None, key: str) -> str:
 
 
 def pick(plan: Plan, unit: str) -> Route:
-    """The arm of a unit. A growing canary share only ever moves units from production to the canary."""
-    canary = next((arm for arm in plan.arms if arm.arm is Arm.CANARY), None)
-    if canary is not None and bucket(plan.salt, unit) < canary.share:
-        return Route(canary.policy, Arm.CANARY, plan.stage, plan.version, False, plan.enforcement)
-    return Route(plan.production, Arm.PRODUCTION, plan.stage, plan.version, False, plan.enforcement)
+    """The arm of a unit. A growing canary share only ever moves units from production to the canary.
+
+    The canary has the lowest buckets and the holdback the highest: who was in the canary is not held back.
+    """
+    chosen = PlannedArm(Arm.PRODUCTION, plan.production, 1.0)
+    if len(plan.arms) > 1:
+        place = bucket(plan.salt, unit)
+        for arm in plan.arms:
+            if (arm.arm is Arm.CANARY and place < arm.share) or (
+                arm.arm is Arm.HOLDBACK and place >= 1 - arm.share
+            ):
+                chosen = arm
+    return Route(chosen.policy, chosen.arm, plan.stage, plan.version, False, plan.enforcement)
 
 
 def route(

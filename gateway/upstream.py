@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 import aiohttp
@@ -40,6 +40,28 @@ class EngineFailure(ApiError):
         self.another = another
 
 
+class Taker(Protocol):
+    """Takes an answer in that is to be whole before it goes anywhere.
+
+    Attributes:
+        done: It is whole.
+    """
+
+    done: bool
+
+    def begins(self, engine: PooledEngine) -> None:
+        """An engine begins to answer, perhaps after another one failed in the middle."""
+        ...
+
+    def take(self, events: list[bytes]) -> None:
+        """The next events.
+
+        Raises:
+            ApiError: One is an error, or cannot be read.
+        """
+        ...
+
+
 class EngineAnswer:
     """What one engine answers to one request.
 
@@ -47,7 +69,6 @@ class EngineAnswer:
         engine: Who answers.
         boot: Which boot of it was asked.
         fingerprint: What its answer must carry.
-        body: The answer, when it is not a stream.
     """
 
     def __init__(self, engine: PooledEngine, response: aiohttp.ClientResponse) -> None:
@@ -57,25 +78,33 @@ class EngineAnswer:
         self._response = response
         self._parser = SseParser()
         self._first: list[bytes] | None = None
-        self.body = b""
 
-    async def begin(self, *, stream: bool) -> None:
-        """Waits for the first events, or the whole body: a failure until then can be mended elsewhere.
+    async def begin(self) -> None:
+        """Waits for the first events: a failure until then can be mended elsewhere.
 
         Raises:
             ApiError: It is an error, or none comes.
         """
-        if not stream:
-            self.body = await self.read_body()
-            return
         self._first = await self.events()
         if self._first is None:
             raise EngineFailure(502, "engine_failed", "the engine ended its answer before it began")
         if self._first[0].startswith(b'{"error"'):
             raise error_of(500, self._first[0])
 
+    async def read_into(self, taker: Taker) -> None:
+        """Lets somebody take the whole answer, who sends nothing on before it is whole.
+
+        Raises:
+            ApiError: It is an error, or never comes to its end.
+        """
+        taker.begins(self.engine)
+        while not taker.done and (events := await self.events()) is not None:
+            taker.take(events)
+        if not taker.done:
+            raise broken_off()
+
     async def read_body(self) -> bytes:
-        """The whole body.
+        """The body of a refusal.
 
         Raises:
             EngineFailure: It broke off, or is beyond all measure.
@@ -149,9 +178,8 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
         )
-        self._stream = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s)
-        self._whole = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -159,9 +187,15 @@ class Upstream:
 
     @asynccontextmanager
     async def ask(
-        self, policy: str, path: str, request: dict[str, Any], *, stream: bool
+        self, policy: str, path: str, request: dict[str, Any], taker: Taker | None
     ) -> AsyncGenerator[EngineAnswer]:
         """The answer of a proved engine that has begun to answer; leaving early makes it stop.
+
+        Args:
+            policy: Whose engine.
+            path: Which endpoint of it.
+            request: Its body; it asks for a stream.
+            taker: Has taken the whole answer when this returns; None where pieces are sent on as they come.
 
         Raises:
             ApiError: No engine answers, or the engine refuses the request.
@@ -183,8 +217,8 @@ class Upstream:
             answer: EngineAnswer | None = None
             try:
                 try:
-                    answer = await self._post(engine, path, body, stream=stream)
-                    await answer.begin(stream=stream)
+                    answer = await self._post(engine, path, body)
+                    await (answer.begin() if taker is None else answer.read_into(taker))
                 except EngineFailure as error:
                     if error.doubtful:
                         self._pool.doubt(engine, boot, str(error))
@@ -205,11 +239,9 @@ class Upstream:
                 if answer is not None:
                     answer.close()
 
-    async def _post(self, engine: PooledEngine, path: str, body: bytes, *, stream: bool) -> EngineAnswer:
+    async def _post(self, engine: PooledEngine, path: str, body: bytes) -> EngineAnswer:
         try:
-            response = await self._fresh_post(
-                engine.url + path, body, self._stream if stream else self._whole
-            )
+            response = await self._fresh_post(engine.url + path, body)
         except aiohttp.ConnectionTimeoutError as error:
             raise _broken(error) from error
         except TimeoutError as error:
@@ -225,14 +257,12 @@ class Upstream:
             answer.close()
         raise error_of(response.status, text)
 
-    async def _fresh_post(
-        self, url: str, body: bytes, timeout: aiohttp.ClientTimeout
-    ) -> aiohttp.ClientResponse:
+    async def _fresh_post(self, url: str, body: bytes) -> aiohttp.ClientResponse:
         """Posts, once more where a kept connection turned out to be closed."""
         try:
-            return await self._session.post(url, data=body, timeout=timeout, allow_redirects=False)
+            return await self._session.post(url, data=body, allow_redirects=False)
         except (aiohttp.ServerDisconnectedError, ConnectionResetError):
-            return await self._session.post(url, data=body, timeout=timeout, allow_redirects=False)
+            return await self._session.post(url, data=body, allow_redirects=False)
 
 
 def error_of(status: int, body: bytes) -> ApiError:
@@ -257,6 +287,11 @@ def error_of(status: int, body: bytes) -> ApiError:
         )
     doubtful = status in (401, 403, 404)
     return EngineFailure(502, "engine_failed", f"the engine answered {status}: {message}", doubtful=doubtful)
+
+
+def broken_off() -> EngineFailure:
+    """A stream without its end."""
+    return EngineFailure(502, "engine_failed", "the engine ended the stream before its answer was whole")
 
 
 def _silent() -> EngineFailure:

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import httpx
 import openai
+import psycopg
 import pytest
 from openai import OpenAI
 
+from ratchet.db.engine import libpq_url
+from ratchet.db.roles import Role
 from ratchet.demo.serving import wait_for_rows
 from ratchet.demo.stack import RunningStack
+from ratchet.home import Home
 from ratchet.ids import time_of
+from ratchet.secrets_store import role_url, shared_key
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -66,6 +72,43 @@ def test_an_answer_is_stamped_and_stored_as_it_was_delivered(
     assert row["status"] == "ok"
     assert row["messages"] == [{"role": "user", "content": QUESTION}]
     assert 0 < row["ttft_ms"] <= row["duration_ms"]
+
+
+def test_a_whole_answer_is_the_one_its_engine_gives_at_once(
+    smollm2_stack: RunningStack, client: OpenAI, policy: dict[str, Any]
+) -> None:
+    home = Home.resolve(smollm2_stack.data_dir)
+    with psycopg.connect(libpq_url(role_url(home, Role.OPERATOR))) as connection:
+        found = connection.execute("SELECT url FROM registry.engine WHERE state = 'up'").fetchone()
+    assert found is not None
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("chat/completions", {"messages": [{"role": "user", "content": QUESTION}], "logprobs": True,
+                              "top_logprobs": 2, "n": 2}),
+        ("completions", {"prompt": "Once upon a time", "logprobs": 2, "stop": [" a"]}),
+    ]  # fmt: skip
+    with OpenAI(base_url=f"{found[0]}/v1", api_key=shared_key(home, "engine"), max_retries=0) as engine:
+        for path, body in asked:
+            body |= {"max_tokens": 12, "seed": 7}
+            ours = client.post(f"/{path}", cast_to=httpx.Response, body={"model": "smollm2", **body})
+            row = row_of(smollm2_stack, ours.headers["x-ratchet-response-id"])
+            theirs = engine.post(
+                f"/{path}",
+                cast_to=httpx.Response,
+                body={**body, **row["parameters_used"], "model": policy["ref"]},
+            )
+            assert _said(ours) == _said(theirs)
+
+
+def _said(answer: httpx.Response) -> dict[str, Any]:
+    """What an answer says, without its name and moment, fields that hold nothing, and the last digits."""
+    document = _full(json.loads(answer.text, parse_float=lambda digits: round(float(digits), 3)))
+    return {name: document[name] for name in ("object", "choices", "usage", "system_fingerprint")}
+
+
+def _full(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _full(item) for name, item in value.items() if item is not None and item != []}
+    return [_full(item) for item in value] if isinstance(value, list) else value
 
 
 def test_a_stream_is_stored_as_its_chunks_added_up(smollm2_stack: RunningStack, client: OpenAI) -> None:

@@ -209,7 +209,13 @@ def test_the_engine_is_told_every_pinned_value_and_nothing_else(stack: Stack) ->
         "stop": ["<end>", "\n"],
         "seed": 3,
     }
-    assert stack.last_request() == {"model": stack.policy, "messages": HELLO, "stream": False, **sent}
+    engines_own = {
+        "model": stack.policy,
+        "messages": HELLO,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    assert stack.last_request() == {**engines_own, **sent}
     assert row["parameters_used"] == sent
     assert row["parameters_asked"]["temperature"] == 0.1
     assert row["parameters_asked"]["metadata"] == {"team": "red"}

@@ -71,8 +71,7 @@ class Behaviour:
         first_s: Seconds before the first token.
         gap_s: Seconds between tokens.
         status: Status of generation requests that are not proofs.
-        fault: `die`, `cut`, `hang`, `garbage`, `error` or `no_done` after `fault_after` tokens; of a whole
-            answer at once.
+        fault: `die`, `cut`, `hang`, `garbage`, `error` or `no_done` after `fault_after` tokens.
         fault_after: Tokens before the fault.
         health: Status of `/health`.
         tool_call: Answers chats with a call of the first tool.
@@ -104,6 +103,7 @@ class Server:
     cancelled: int = 0
     proofs: int = 0
     in_flight: int = 0
+    written: int = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -149,6 +149,7 @@ class Server:
                 "cancelled": self.cancelled,
                 "proofs": self.proofs,
                 "in_flight": self.in_flight,
+                "written": self.written,
                 "behaviour": asdict(self.behaviour),
             }
         )
@@ -203,26 +204,7 @@ class Server:
         reason = "length" if count == wanted else "stop"
         choices = range(document.get("n", 1))
         await asyncio.sleep(told.first_s)
-        if document.get("stream"):
-            await self.stream(chat, document, told, count, reason, choices, sender)
-            return
-        await asyncio.sleep(told.gap_s * (count - 1))
-        if told.fault in ("cut", "garbage"):
-            await sender.partial(b"{this is not JSON", cut=told.fault == "cut")
-            return
-        await self.strike(told, sender)
-        text = "".join(told.text.format(number) for number in range(count))
-        answers: list[Json] = []
-        for index in choices:
-            said: Json = {"text": text}
-            if chat:
-                said = {"message": {"role": "assistant", "content": text}}
-                if told.tool_call:
-                    call = {"id": "call-1", "type": "function", "function": self.called(document)}
-                    said = {"message": {"role": "assistant", "content": None, "tool_calls": [call]}}
-            answers.append({"index": index, **said, "finish_reason": reason})
-        await sender.json({**self.head(chat), "choices": answers, "usage": usage(count * len(choices)),
-                           "system_fingerprint": told.fingerprint})  # fmt: skip
+        await self.stream(chat, document, told, count, reason, choices, sender)
 
     async def stream(
         self,
@@ -260,6 +242,7 @@ class Server:
                 if options.get("continuous_usage_stats"):
                     chunk["usage"] = usage(number + 1)
                 await sender.event(chunk)
+                self.written += 1
         if told.fault == "no_done":
             await sender.end()
             return
@@ -327,14 +310,6 @@ class Sender:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": orjson.dumps(document)})
 
-    async def partial(self, data: bytes, *, cut: bool) -> None:
-        """A whole answer that is none, or ends before its end."""
-        headers = [(b"content-length", str(len(data) + cut).encode())]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data, "more_body": cut})
-        if cut:
-            raise RuntimeError("the stub was told to cut the connection")
-
     async def start_events(self) -> None:
         """The head of a stream."""
         headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
@@ -394,7 +369,7 @@ class StubEngine:
         self.start()
 
     def state(self) -> Json:
-        """`requests`, `cancelled`, `proofs`, `in_flight`."""
+        """`requests`, `cancelled`, `proofs`, `in_flight`, `written` (tokens)."""
         return self._call(None)
 
     def kill(self) -> None:

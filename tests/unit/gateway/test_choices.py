@@ -42,30 +42,12 @@ def test_a_call_is_put_together_from_its_parts() -> None:
     ]
 
 
-def test_whole_answers() -> None:
-    chat = Choices(Kind.CHAT)
-    message = {"role": "assistant", "content": "hello"}
-    chat.take_body({"choices": [{"index": 0, "message": message, "finish_reason": "length"}],
-                    "usage": {"prompt_tokens": 3, "completion_tokens": 1}})  # fmt: skip
-    assert chat.outputs() == [{"index": 0, "text": "hello", "finish_reason": "length", "tool_calls": None}]
-    assert (chat.prompt_tokens, chat.output_tokens) == (3, 1)
-    completion = Choices(Kind.COMPLETION)
-    completion.take_body({"choices": [{"index": 0, "text": "hello", "finish_reason": "stop"}]})
-    assert completion.outputs()[0]["text"] == "hello"
-    assert completion.output_tokens is None
-
-
 @pytest.mark.parametrize(
     "choice", [None, "x", {}, {"index": "0"}, {"index": 0}, {"index": 0, "delta": {"content": 7}}]
 )
 def test_what_is_no_choice_is_refused(choice: Any) -> None:
     with pytest.raises(ValueError, match="choice"):
         Choices(Kind.CHAT).take_piece(choice)
-
-
-def test_a_body_without_choices_is_refused() -> None:
-    with pytest.raises(ValueError, match="no choices"):
-        Choices(Kind.CHAT).take_body({"choices": []})
 
 
 def test_quantiles_by_hand() -> None:

@@ -5,11 +5,10 @@ import math
 import pytest
 import torch
 
+from trainer.losses.beta import BetaWarning, check_beta
 from trainer.losses.dpo import (
-    BetaWarning,
     DpoLoss,
     PairLoss,
-    check_beta,
     conservative,
     hinge,
     ipo,
