@@ -18,7 +18,6 @@ variants take the mean log-ratio per answer token in place of the sum (Lambert e
 section 5); IPO's published results use it too.
 """
 
-import warnings
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,11 +25,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-BETA_RANGE = (0.05, 0.5)
-
-
-class BetaWarning(UserWarning):
-    """A beta outside the range in which DPO is known to behave."""
+from trainer.losses.beta import check_beta
 
 
 class PairLoss(StrEnum):
@@ -106,24 +101,6 @@ class DpoLoss:
                 return ipo(margin, self.beta)
             case PairLoss.HINGE:
                 return hinge(margin, self.beta)
-
-
-def check_beta(beta: float) -> None:
-    """Warns of a beta outside 0.05 to 0.5.
-
-    Raises:
-        ValueError: It is not above zero.
-    """
-    if not 0 < beta < float("inf"):
-        raise ValueError(f"beta is {beta}; a number above zero is expected")
-    low, high = BETA_RANGE
-    if not low <= beta <= high:
-        consequence = (
-            "the policy can run far from the reference and its answers come apart"
-            if beta < low
-            else "the policy will hardly move from the reference"
-        )
-        warnings.warn(f"beta is {beta}, outside [{low}, {high}]: {consequence}", BetaWarning, stacklevel=3)
 
 
 def sigmoid(margin: Float[Tensor, " pairs"], beta: float) -> Float[Tensor, " pairs"]:
