@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 from uuid import uuid4
 
 import psutil
@@ -30,6 +30,9 @@ _COPY_BYTES = 4 << 20
 
 Progress = Callable[[int], None]
 """Told the number of bytes that were just read or copied."""
+
+Copy = Callable[[Path, Path, Progress | None], str]
+"""Writes a file of a store from a source; returns the SHA-256 of the source."""
 
 
 class Kind(StrEnum):
@@ -149,16 +152,18 @@ def address(files: Mapping[str, str]) -> str:
     return digest_of(dict(files))
 
 
-def store_of(home: Home, kind: Kind) -> "LocalStore":
-    """The store of one kind in a data folder."""
+def store_of(home: Home, kind: Literal[Kind.POLICY, Kind.JUDGE]) -> "LocalStore":
+    """The store of one kind in a data folder; that of reward models is `ratchet.sealed.reward_store`."""
     return LocalStore(home.artifacts / kind.value)
 
 
 class LocalStore:
     """A store in a folder: `<root>/<digest>/...`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, copy: Copy | None = None) -> None:
+        """A store whose files are what they are copies of, or what `copy` makes of them."""
         self.root = root
+        self._copy = copy or copy_file
 
     def put(self, folder: Path, files: Mapping[str, str], progress: Progress | None = None) -> bool:
         """See `Store.put`. Readers see the whole artefact or none, also after a crash."""
@@ -170,7 +175,7 @@ class LocalStore:
         incoming = self.root / f".incoming-{os.getpid()}-{uuid4().hex}"
         try:
             for name, expected in sorted(files.items()):
-                copied = _copy(folder / name, incoming / name, progress)
+                copied = self._copy(folder / name, incoming / name, progress)
                 if copied != expected:
                     raise EnvironmentFault(f"{folder / name} changed while it was read; try again")
             for made in (incoming, *(path for path in incoming.rglob("*") if path.is_dir())):
@@ -246,7 +251,8 @@ class LocalStore:
         return True
 
 
-def _copy(source: Path, target: Path, progress: Progress | None) -> str:
+def copy_file(source: Path, target: Path, progress: Progress | None) -> str:
+    """Copies a file, read-only and on disk when this returns; gives its SHA-256."""
     target.parent.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with source.open("rb") as reader, target.open("wb") as writer:

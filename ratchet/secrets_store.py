@@ -62,7 +62,19 @@ def role_url(home: Home, role: Role) -> str:
 
 def shared_key(home: Home, name: str) -> str:
     """A random key made once for this data folder, such as the one between gateway and engines."""
-    path = home.secrets / f"{name}.key"
-    if not path.exists():
-        write_secret(path, secrets.token_urlsafe(32))
-    return path.read_text().strip()
+    known = known_shared_key(home, name)
+    if known is None:
+        write_secret(_key_file(home, name), secrets.token_urlsafe(32))
+    return known or _key_file(home, name).read_text().strip()
+
+
+def known_shared_key(home: Home, name: str) -> str | None:
+    """A key that `shared_key` made; None where it was never made."""
+    try:
+        return _key_file(home, name).read_text().strip()
+    except FileNotFoundError:
+        return None
+
+
+def _key_file(home: Home, name: str) -> Path:
+    return home.secrets / f"{name}.key"
