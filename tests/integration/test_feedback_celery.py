@@ -20,6 +20,7 @@ from feedback.samples import request_samples
 from ratchet.broker import broker_url
 from ratchet.db.engine import session_scope
 from ratchet.db.roles import Role
+from ratchet.embedded import EmbeddedPostgres
 from ratchet.ids import new_id
 from tests.conftest import Database
 from tests.support.feedback import (
@@ -52,15 +53,22 @@ def free_port() -> int:
 class Broker:
     """A broker, and how to start it anew."""
 
-    def __init__(self, url: str, restart: Callable[[], None] | None) -> None:
+    def __init__(self, url: str, restart: Callable[[], None]) -> None:
         self.url = url
         self.restart = restart
 
 
 @pytest.fixture(params=["postgres", "redis"])
-def broker(request: pytest.FixtureRequest, database: Database, tmp_path: Path) -> Iterator[Broker]:
+def broker(
+    request: pytest.FixtureRequest, cluster: EmbeddedPostgres, database: Database, tmp_path: Path
+) -> Iterator[Broker]:
     if request.param == "postgres":
-        yield Broker(broker_url(database.url(Role.FEEDBACK)), None)
+
+        def crash() -> None:
+            cluster.stop(immediate=True)
+            cluster.start()
+
+        yield Broker(broker_url(database.url(Role.FEEDBACK)), crash)
         return
     port = free_port()
     with ExitStack() as stack:
@@ -186,13 +194,11 @@ def test_events_end_the_same_whether_or_not_a_worker_was_killed_over_them(
     assert rows(database, "SELECT DISTINCT state FROM feedback.feedback_event") == [("new",)]
     with worker(environment(join=1), tmp_path) as running:
         running.wait_for(r"feedback\.join\[\S+\] succeeded", times=2)
-        if broker.restart is not None:
-            broker.restart()
-            put_event(database.owner_url, answers[0], "thumb", value=1, state="new")
-            running.wait_for(r"feedback\.join\[\S+\] succeeded", times=2)
-            assert rows(database, "SELECT state FROM feedback.feedback_event WHERE kind = 'thumb'") == [
-                ("joined",)
-            ]
+        broker.restart()
+        put_event(database.owner_url, answers[0], "thumb", value=1, state="new")
+        running.wait_for(r"feedback\.join\[\S+\] succeeded", times=2)
+        thumbs = rows(database, "SELECT state FROM feedback.feedback_event WHERE kind = 'thumb'")
+        assert thumbs == [("joined",)]
     joined = rows(
         database, "SELECT state, user_id FROM feedback.feedback_event WHERE kind = 'copy' ORDER BY id"
     )
