@@ -22,7 +22,8 @@ CREATE TABLE training.training_round (
     config           jsonb NOT NULL,
     config_digest    text NOT NULL,
     snapshot         text NOT NULL,
-    reference        text REFERENCES registry.policy (ref),
+    policy           text NOT NULL REFERENCES registry.policy (ref),
+    reference        text NOT NULL REFERENCES registry.policy (ref),
     reference_digest text,
     sweep            uuid,
     asked_by         text NOT NULL,
@@ -134,6 +135,7 @@ GRANT EXECUTE ON FUNCTION serving.operator_of_key(bytea) TO ratchet_trainer;
 """
 
 GRANTS = """
+GRANT SELECT ON serving.traffic_plan TO ratchet_trainer;
 GRANT USAGE ON SCHEMA training TO ratchet_trainer, ratchet_evaluator, ratchet_operator, ratchet_report;
 GRANT USAGE ON SCHEMA reward TO ratchet_trainer, ratchet_operator;
 
@@ -144,14 +146,14 @@ GRANT SELECT, INSERT ON training.round_control, reward.reward_model, reward.meas
 GRANT SELECT (id, round_id, step, kl_k1, kl_k1_se, kl_k3, kl_k3_se, accuracy, length_quantiles, digest,
               policy, is_last, created_at)
     ON training.checkpoint TO ratchet_evaluator;
-GRANT SELECT (id, method, state, config_digest, snapshot, reference, reference_digest, sweep, created_at,
-              started_at, ended_at, step, total_steps)
+GRANT SELECT (id, method, state, config_digest, snapshot, policy, reference, reference_digest, sweep,
+              created_at, started_at, ended_at, step, total_steps)
     ON training.training_round TO ratchet_evaluator;
 GRANT SELECT ON training.round_control TO ratchet_evaluator;
 GRANT INSERT (id, round_id, word, who, why) ON training.round_control TO ratchet_evaluator;
 
 GRANT SELECT ON ALL TABLES IN SCHEMA training, reward TO ratchet_operator;
-GRANT INSERT (id, method, config, config_digest, snapshot, reference, sweep, asked_by, reason)
+GRANT INSERT (id, method, config, config_digest, snapshot, policy, reference, sweep, asked_by, reason)
     ON training.training_round TO ratchet_operator;
 GRANT UPDATE (state, attempts, sent_at, ended_at, error) ON training.training_round TO ratchet_operator;
 GRANT INSERT (id, round_id, word, who, why) ON training.round_control TO ratchet_operator;
@@ -162,12 +164,13 @@ GRANT SELECT ON training.training_round, training.checkpoint, training.metric, t
 
 
 def upgrade() -> None:
-    """Adds the schemas `training` and `reward`, and lets the trainer ask whether a key is an operator's."""
+    """Adds both schemas; the trainer may ask what is in production and whether a key is an operator's."""
     for part in (TRAINING, REWARD, KEYS, GRANTS):
         op.execute(part)
 
 
 def downgrade() -> None:
-    """Removes both schemas and the trainer's way to check a key."""
+    """Removes both schemas and what the trainer was granted elsewhere."""
     op.execute("DROP SCHEMA reward, training CASCADE")
+    op.execute("REVOKE SELECT ON serving.traffic_plan FROM ratchet_trainer")
     op.execute("DROP FUNCTION serving.operator_of_key(bytea)")

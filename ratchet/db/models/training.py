@@ -31,9 +31,10 @@ def _number() -> Any:
 class TrainingRound(Base):
     """One round: what was asked, how far it is, and what came of it.
 
-    `config` is the whole configuration, `snapshot` the digest of its data, `reference` the policy it starts
-    from. `worker` is the process that runs it and `beat_at` its last sign of life; `attempts` counts how
-    often a worker began. `data` says how many rows are used and how many were dropped, by reason.
+    `config` is the whole configuration, `snapshot` the digest of its data, `policy` the one it starts from
+    and `reference` the one that KL is measured from. `worker` is the process that runs it and `beat_at` its
+    last sign of life; `attempts` counts how often a worker began. `data` says how many rows are used and how
+    many were dropped, by reason.
     """
 
     __tablename__ = "training_round"
@@ -45,7 +46,8 @@ class TrainingRound(Base):
     config: Mapped[Json]
     config_digest: Mapped[str]
     snapshot: Mapped[str]
-    reference: Mapped[str | None] = mapped_column(ForeignKey("registry.policy.ref"))
+    policy: Mapped[str] = mapped_column(ForeignKey("registry.policy.ref"))
+    reference: Mapped[str] = mapped_column(ForeignKey("registry.policy.ref"))
     reference_digest: Mapped[str | None]
     sweep: Mapped[UUID | None]
     asked_by: Mapped[str]

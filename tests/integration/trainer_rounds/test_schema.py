@@ -11,10 +11,13 @@ from ratchet.db.roles import Role
 from ratchet.ids import new_id
 from ratchet.keys import hash_key
 from tests.conftest import Database
+from tests.support.feedback import put_policy
 
+POLICY = "sky@aaaaaaaaaaaa"
 ASK = """
-    INSERT INTO training.training_round (id, method, config, config_digest, snapshot, asked_by, reason)
-    VALUES (%s, 'dpo', '{}', 'c', 's', 'ann', 'because')
+    INSERT INTO training.training_round (id, method, config, config_digest, snapshot, policy, reference,
+        asked_by, reason)
+    VALUES (%s, 'dpo', '{}', 'c', 's', %s, %s, 'ann', 'because')
 """
 CHECKPOINT = """
     INSERT INTO training.checkpoint (id, round_id, step, kl_k1, kl_k3, reward, accuracy, digest, path)
@@ -27,8 +30,9 @@ SPEAK = "INSERT INTO training.round_control (id, round_id, word, who, why) VALUE
 def asked(database: Database) -> UUID:
     """A round that the operator asked for, with a checkpoint and a metric of the trainer's."""
     identity = new_id()
+    put_policy(database.owner_url, POLICY)
     with psycopg.connect(database.url(Role.OPERATOR)) as connection:
-        connection.execute(ASK, (identity,))
+        connection.execute(ASK, (identity, POLICY, POLICY))
     with psycopg.connect(database.url(Role.TRAINER)) as connection:
         connection.execute(CHECKPOINT, (new_id(), identity))
         connection.execute("INSERT INTO training.metric VALUES (%s, 4, 'loss', 'NaN')", (identity,))
