@@ -13,8 +13,8 @@ from sqlalchemy import Row, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from feedback.alarms import raise_alarm
 from feedback.privacy import Masker
+from ratchet.alarms import raise_alarm
 from ratchet.canonical import digest_of
 from ratchet.db.models.feedback import FeedbackEvent, Watermark
 from ratchet.ids import id_beside

@@ -9,10 +9,10 @@ from uuid import UUID
 from sqlalchemy import Row, text
 from sqlalchemy.orm import Session
 
-from feedback.alarms import raise_alarm
 from feedback.errors import LeaseLost, NothingToUndo
 from feedback.gold import GoldRule, Standing, standing
 from feedback.leases import LeaseRule, lock_rater
+from ratchet.alarms import raise_alarm
 from ratchet.ids import new_id
 
 Shown = Literal["left", "right", "tie", "both_bad", "skip"]
