@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from ratchet.db.engine import session_scope
 from ratchet.db.models.operations import Alarm
 from ratchet.db.models.registry import EngineProof
+from ratchet.db.models.releases import OfflineAbort
 from ratchet.errors import DatabaseUnavailable
 from ratchet.heartbeat import beat
 from ratchet.ids import new_id
@@ -93,6 +95,24 @@ class Ledger:
         """Clears an alarm, if one stands."""
         standing = (Alarm.kind == kind, Alarm.subject == subject, Alarm.cleared_at.is_(None))
         statement = update(Alarm).where(*standing).values(cleared_at=func.now())
+        self._add(lambda session: session.execute(statement))
+
+    def offline_abort(
+        self, identity: UUID, model: str, actor: str, reason: str, switched_at: datetime
+    ) -> None:
+        """Tells of a switch that was thrown on this host; several processes may tell of the same."""
+        statement = (
+            insert(OfflineAbort)
+            .values(
+                id=identity,
+                model=model,
+                actor=actor,
+                reason=reason,
+                switched_at=switched_at,
+                gateway=self._gateway,
+            )
+            .on_conflict_do_nothing(index_elements=["id"])
+        )
         self._add(lambda session: session.execute(statement))
 
     def beat(self, process: str, detail: dict[str, Any]) -> None:

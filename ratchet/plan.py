@@ -1,7 +1,7 @@
 """The traffic plan: which policy answers under a model name. Versions are only ever added."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,12 +11,17 @@ from sqlalchemy.orm import Session
 from ratchet.db.models.serving import TrafficPlan
 from ratchet.errors import ConfigError
 
+WITHDRAWN = "withdrawn"
+"""Stage of a plan whose release was taken back on a gateway's host, before the rows say so."""
+
 
 class Arm(StrEnum):
     """The part a policy plays in a plan."""
 
     PRODUCTION = "production"
     CANARY = "canary"
+    HOLDBACK = "holdback"
+    """Users who stay on the previous policy for a while after a promotion."""
     SHADOW = "shadow"
 
 
@@ -52,9 +57,12 @@ class Plan:
         version: Grows with each change of any plan.
         model: The name clients ask for.
         stage: Where a release stands, `production` when there is none.
-        arms: Exactly one production arm, at most one canary and one shadow.
+        arms: Exactly one production arm, at most one of each other.
         enforcement: What becomes of differing client values.
         salt: Decides the buckets of the sticky canary; constant within a release.
+        fallback: Policy that traffic returns to when the one in production is taken back; its engine stays
+            warm.
+        cut: Answers under way of policies that this version serves no more are ended.
     """
 
     version: int
@@ -63,6 +71,8 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     enforcement: Enforcement
     salt: str
+    fallback: str | None = None
+    cut: bool = False
 
     @property
     def production(self) -> str:
@@ -72,7 +82,13 @@ class Plan:
     @property
     def policies(self) -> tuple[str, ...]:
         """Every policy the plan needs an engine for."""
-        return tuple(arm.policy for arm in self.arms)
+        named = [arm.policy for arm in self.arms] + ([self.fallback] if self.fallback else [])
+        return tuple(dict.fromkeys(named))
+
+    def withdrawn(self) -> "Plan":
+        """The same plan with everyone on the last good policy: no canary, no shadow, no holdback."""
+        arms = (PlannedArm(Arm.PRODUCTION, self.fallback or self.production, 1.0),)
+        return replace(self, stage=WITHDRAWN, arms=arms, fallback=None)
 
 
 def check_arms(arms: tuple[PlannedArm, ...]) -> None:
@@ -88,7 +104,7 @@ def check_arms(arms: tuple[PlannedArm, ...]) -> None:
         raise ConfigError("shares lie between 0 and 1")
     served = sum(arm.share for arm in arms if arm.arm is not Arm.SHADOW)
     if abs(served - 1) > 1e-9:
-        raise ConfigError(f"the shares of production and canary add up to {served:g}, not 1")
+        raise ConfigError(f"the shares of production, canary and holdback add up to {served:g}, not 1")
 
 
 def publish(
@@ -101,6 +117,8 @@ def publish(
     reason: str,
     enforcement: Enforcement = Enforcement.REPLACE,
     salt: str | None = None,
+    fallback: str | None = None,
+    cut: bool = False,
 ) -> int:
     """Adds a version, which every gateway follows once the transaction commits.
 
@@ -119,6 +137,8 @@ def publish(
         salt=salt or secrets.token_hex(8),
         actor=actor,
         reason=reason,
+        fallback=fallback,
+        cut=cut,
     )
     session.add(row)
     session.flush()
@@ -132,6 +152,15 @@ def current_plans(session: Session) -> dict[str, Plan]:
     return {row.model: _parse(row) for row in rows}
 
 
+def current_plan(session: Session, model: str) -> Plan | None:
+    """The plan in force for one model name."""
+    newest = (
+        select(TrafficPlan).where(TrafficPlan.model == model).order_by(TrafficPlan.version.desc()).limit(1)
+    )
+    row = session.scalars(newest).first()
+    return None if row is None else _parse(row)
+
+
 def _parse(row: TrafficPlan) -> Plan:
     arms: list[dict[str, Any]] = row.arms
     return Plan(
@@ -141,4 +170,6 @@ def _parse(row: TrafficPlan) -> Plan:
         arms=tuple(PlannedArm(Arm(arm["arm"]), str(arm["policy"]), float(arm["share"])) for arm in arms),
         enforcement=Enforcement(row.enforcement),
         salt=row.salt,
+        fallback=row.fallback,
+        cut=row.cut,
     )

@@ -32,8 +32,10 @@ class ApiKey(Base):
 class TrafficPlan(Base):
     """A version of the plan of one model name; append-only, the newest is in force.
 
-    `arms` is a list of `{"arm": "production"|"canary"|"shadow", "policy": ref, "share": 0..1}`;
-    `enforcement` says what happens to a client value that differs from the pinned decode config.
+    `arms` is a list of `{"arm": "production"|"canary"|"holdback"|"shadow", "policy": ref, "share": 0..1}`;
+    `enforcement` says what happens to a client value that differs from the pinned decode config,
+    `fallback` is the policy that traffic returns to when the one in production is taken back, and `cut`
+    ends answers under way of policies that this version serves no more.
     """
 
     __tablename__ = "traffic_plan"
@@ -47,6 +49,8 @@ class TrafficPlan(Base):
     salt: Mapped[str]
     actor: Mapped[str]
     reason: Mapped[str]
+    fallback: Mapped[str | None]
+    cut: Mapped[bool] = mapped_column(server_default="false")
     created_at: Mapped[CreatedAt]
 
 

@@ -1,0 +1,53 @@
+"""Did the gain that selection predicted show in traffic? Kept with a release when it is closed."""
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ratchet.db.models.releases import AnalysisRow, Look, Release
+
+Interval = dict[str, Any]
+
+
+def observed_of(session: Session, release: Release) -> dict[str, Any]:
+    """The effect that traffic showed beside the predicted one, for each metric.
+
+    The last look at a metric before the release was promoted counts: afterwards nobody is left to compare
+    with, but for a holdback.
+    """
+    rows = session.execute(
+        select(AnalysisRow)
+        .join(Look, Look.id == AnalysisRow.look_id)
+        .where(Look.release_id == release.id, AnalysisRow.estimate.is_not(None))
+        .order_by(Look.id)
+    ).scalars()
+    seen = {row.metric: {"estimate": row.estimate, "low": row.low, "high": row.high} for row in rows}
+    predicted: dict[str, Interval] = release.predicted or {}
+    return {
+        "effects": seen,
+        "gaps": [words for name, effect in predicted.items() if (words := gap(name, effect, seen.get(name)))],
+    }
+
+
+def gap(metric: str, predicted: Interval, observed: Interval | None) -> str | None:
+    """Names a gap beyond both intervals; None where they agree as far as can be told.
+
+    Args:
+        metric: Its name.
+        predicted: `estimate`, `low` and `high` of selection, as worsening (below 0 is a gain).
+        observed: The same of traffic; None where traffic never measured it.
+    """
+    if observed is None:
+        return f"{metric}: predicted {predicted['estimate']:+.1%}, and traffic never measured it"
+    if observed["low"] is None or observed["high"] is None:
+        return None
+    if observed["low"] <= predicted["high"] and predicted["low"] <= observed["high"]:
+        return None
+    gained = predicted["estimate"] < 0 <= observed["estimate"]
+    words = "the offline gain did not replicate" if gained else "traffic and selection disagree"
+    return (
+        f"{metric}: {words}: predicted {predicted['estimate']:+.1%} [{predicted['low']:+.1%},"
+        f" {predicted['high']:+.1%}], observed {observed['estimate']:+.1%} [{observed['low']:+.1%},"
+        f" {observed['high']:+.1%}]"
+    )
