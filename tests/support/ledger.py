@@ -96,7 +96,8 @@ class Comparison:
         stored: Rows found for ids the client knows.
         duplicates: Ids stored more than once.
         missing: Ids the client knows that have no row.
-        different: Ids whose stored text is not what was delivered (a part must be a beginning of it).
+        different: Ids whose stored text is not what was delivered (a part must be a beginning of it, with
+            U+FFFD for NUL, which PostgreSQL cannot hold).
     """
 
     sent: int
@@ -136,4 +137,4 @@ def compare(ledger: Ledger, operator_url: str) -> Comparison:
 def _agrees(entry: Received, output: str | None, digest: str | None) -> bool:
     if entry.done:
         return digest == hashlib.sha256(entry.text.encode()).hexdigest()
-    return (output or "").startswith(entry.text)
+    return (output or "").startswith(entry.text.replace("\0", "\ufffd"))
