@@ -201,3 +201,34 @@ def shared_memory(free: int | None) -> Check:
             "shm", Status.WARN, f"{free / GIB:.2f} GiB free in /dev/shm", "in a container: --shm-size=2g"
         )
     return Check("shm", Status.OK, f"{free / GIB:.1f} GiB free in /dev/shm")
+
+
+def confinement(obstacle: str | None, left: str, mend: str) -> Check:
+    """Whether the evaluator's processes can be kept from what is not theirs.
+
+    Args:
+        obstacle: Why not; None where they can.
+        left: What keeps them apart then.
+        mend: How to allow it.
+    """
+    if obstacle is not None:
+        return Check("border", Status.WARN, f"the evaluator runs unconfined ({obstacle}); {left}", mend)
+    return Check("border", Status.OK, "the evaluator sees no secret, no reward model, no training data")
+
+
+def reward_store(sealed: int, has_key: bool, key: str) -> Check:
+    """Whether the reward models that lie in the store can be opened.
+
+    Args:
+        sealed: How many there are.
+        has_key: Whether the key is there.
+        key: Where it belongs.
+    """
+    if sealed and not has_key:
+        return Check(
+            "rewards",
+            Status.WARN,
+            f"{sealed} reward models, and no key that opens them",
+            f"bring back {key}: without it they stay closed",
+        )
+    return Check("rewards", Status.OK, f"{sealed} reward models, sealed")

@@ -191,6 +191,7 @@ class EmbeddedPostgres:
         if os.geteuid() == 0:
             account = pwd.getpwnam(SYSTEM_USER)
             os.chown(self.socket_dir, account.pw_uid, account.pw_gid)
+            self.socket_dir.chmod(0o711)
 
     def _uid(self) -> int:
         return pwd.getpwnam(SYSTEM_USER).pw_uid if os.geteuid() == 0 else os.geteuid()

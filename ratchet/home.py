@@ -30,6 +30,11 @@ class Home:
         return self.root / "run"
 
     @property
+    def switch(self) -> Path:
+        """Where a release is aborted while the database is away: every gateway of this machine looks there."""
+        return self.run / "switch"
+
+    @property
     def secrets(self) -> Path:
         """Database URLs and engine keys, one file each, readable by the owner only."""
         return self.root / "secrets"
@@ -53,6 +58,16 @@ class Home:
     def snapshots(self) -> Path:
         """Frozen data sets by digest."""
         return self.root / "snapshots"
+
+    @property
+    def rounds(self) -> Path:
+        """A folder for each training round: its configuration, events, saves and exported candidates."""
+        return self.root / "rounds"
+
+    @property
+    def evaluation(self) -> Path:
+        """What the evaluator writes, and its processes' home: reports of its runs."""
+        return self.root / "evaluation"
 
     @property
     def logs(self) -> Path:

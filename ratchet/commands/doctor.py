@@ -58,6 +58,8 @@ def examine(home: Home) -> Iterator[Check]:
     yield checks.shared_memory(shutil.disk_usage(shm).free if shm.exists() else None)
     yield checks.ports(_taken_ports())
     yield _postgres()
+    yield _border()
+    yield _rewards(home)
     yield from _engine(listed is not None)
 
 
@@ -90,6 +92,22 @@ def _postgres() -> Check:
         return checks.postgres(None, None, None, external)
     answer = _run(str(folder / "postgres"), "--version")
     return checks.postgres(folder, answer, f"{folder}/postgres does not run", external)
+
+
+def _border() -> Check:
+    from ratchet.supervisor import confinement
+
+    return checks.confinement(confinement.obstacle(), confinement.LEFT, confinement.MEND)
+
+
+def _rewards(home: Home) -> Check:
+    from ratchet.artifacts import Kind, LocalStore
+    from ratchet.sealed import KEY_NAME, KEY_VARIABLE
+    from ratchet.secrets_store import known_shared_key
+
+    sealed = len(LocalStore(home.artifacts / Kind.REWARD_MODEL.value).list())
+    has_key = KEY_VARIABLE in os.environ or known_shared_key(home, KEY_NAME) is not None
+    return checks.reward_store(sealed, has_key, str(home.secrets / f"{KEY_NAME}.key"))
 
 
 def _taken_ports() -> dict[int, str]:

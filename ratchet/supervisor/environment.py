@@ -31,7 +31,7 @@ PASSED_TO_ENGINES_BY_NAME = (
     "LIBRARY_PATH",
     "XDG_CACHE_HOME",
 )
-_NEVER = ("DATABASE_URL", "BROKER_URL", "API_KEY", "PASSWORD", "SECRET", "TOKEN")
+_NEVER = ("DATABASE_URL", "BROKER_URL", "API_KEY", "STORE_KEY", "PASSWORD", "SECRET", "TOKEN")
 
 
 def inherited(prefixes: Iterable[str] = (), names: Iterable[str] = ()) -> dict[str, str]:

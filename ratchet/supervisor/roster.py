@@ -1,16 +1,21 @@
-"""The processes of a stack that are not engines. Each is given its own role's address and no other."""
+"""The processes of a stack that are not engines. Each is given its own role's address and no other.
+
+The trainer's alone are given the key of the reward store, and the evaluator's run confined.
+"""
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ratchet.broker import broker_url
 from ratchet.db.roles import Role
 from ratchet.home import Home
+from ratchet.sealed import KEY_VARIABLE
 from ratchet.settings import GatewaySettings, WorkerSettings
 from ratchet.supervisor import ports
 from ratchet.supervisor.child import Command
+from ratchet.supervisor.confinement import Confinement
 from ratchet.supervisor.environment import of_service
 
 SUBSYSTEMS = (Role.FEEDBACK, Role.TRAINER, Role.EVALUATOR)
@@ -36,15 +41,35 @@ class Roster:
     addresses: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Keys:
+    """Secrets of the stack that some of its processes are given.
+
+    Attributes:
+        engine: Key the engines ask for: the gateway's.
+        reward_store: Key of the reward store: the trainer's.
+    """
+
+    engine: str
+    reward_store: str
+
+
 def roster(
-    home: Home, urls: Mapping[Role, str], engine_key: str, host: str, port: int, gateway_workers: int
+    home: Home,
+    urls: Mapping[Role, str],
+    keys: Keys,
+    evaluator: Confinement | None,
+    host: str,
+    port: int,
+    gateway_workers: int,
 ) -> Roster:
     """Everything beside PostgreSQL and the engines.
 
     Args:
         home: The data folder.
         urls: Address of each role.
-        engine_key: Key the engines ask for.
+        keys: Secrets for those who may have them.
+        evaluator: What the evaluator's processes see; None where this machine confines none.
         host: Address the gateway and the rating page listen on; what only operators look at stays local.
         port: Port of the gateway; web applications take the next three, or free ones where those are taken.
         gateway_workers: Processes of the gateway.
@@ -57,9 +82,16 @@ def roster(
         chosen = ports.near(place, port + offset, taken)
         taken.add(chosen)
         addresses[role.service] = _address(place, chosen)
-        others += [_web(home, role, urls[role], place, chosen), _worker(home, role, urls[role])]
+        pair = (
+            _web(home, role, urls[role], keys, place, chosen),
+            _worker(home, role, urls[role], keys),
+        )
+        if role is Role.EVALUATOR and evaluator is not None:
+            others += [replace(command, argv=(*evaluator.words(), *command.argv)) for command in pair]
+        else:
+            others += pair
     return Roster(
-        _gateway(home, urls[Role.GATEWAY], engine_key, host, port, gateway_workers), tuple(others), addresses
+        _gateway(home, urls[Role.GATEWAY], keys.engine, host, port, gateway_workers), tuple(others), addresses
     )
 
 
@@ -81,7 +113,7 @@ def _gateway(home: Home, url: str, engine_key: str, host: str, port: int, worker
     )  # fmt: skip
 
 
-def _web(home: Home, role: Role, url: str, host: str, port: int) -> Command:
+def _web(home: Home, role: Role, url: str, keys: Keys, host: str, port: int) -> Command:
     service = role.service
     return Command(
         name=f"{service}-web",
@@ -90,37 +122,39 @@ def _web(home: Home, role: Role, url: str, host: str, port: int) -> Command:
             "--host", host, "--port", str(port), "--no-access-log", "--log-level", "warning",
             "--timeout-graceful-shutdown", "1",
         ),
-        env=_subsystem_environment(home, role, url, "web"),
+        env=_subsystem_environment(home, role, url, keys, "web"),
         cwd=_CODE,
         log=home.logs / f"{service}-web.log",
         grace_s=WEB_GRACE_S,
     )  # fmt: skip
 
 
-def _worker(home: Home, role: Role, url: str) -> Command:
+def _worker(home: Home, role: Role, url: str, keys: Keys) -> Command:
     service = role.service
+    (home.run / service).mkdir(parents=True, exist_ok=True)
     return Command(
         name=f"{service}-worker",
         argv=(
             sys.executable, "-m", "celery", "-A", f"{service}.worker", "worker",
-            "--queues", service, "--beat", "--schedule", str(home.run / f"{service}.beat"),
+            "--queues", service, "--beat", "--schedule", str(home.run / service / "beat"),
             "--pool", "solo", "--hostname", f"{service}@%h", "--loglevel", "INFO",
             "--without-gossip", "--without-mingle", "--without-heartbeat",
         ),
-        env=_subsystem_environment(home, role, url, "worker"),
+        env=_subsystem_environment(home, role, url, keys, "worker"),
         cwd=_CODE,
         log=home.logs / f"{service}-worker.log",
         grace_s=WORKER_GRACE_S,
     )  # fmt: skip
 
 
-def _subsystem_environment(home: Home, role: Role, url: str, kind: str) -> dict[str, str]:
-    return of_service(
-        role.service,
-        WorkerSettings,
-        {"RATCHET_HOME": str(home.root), "RATCHET_INSTANCE": f"{role.service}-{kind}"},
-        {"RATCHET_DATABASE_URL": url, "RATCHET_BROKER_URL": broker_url(url)},
-    )
+def _subsystem_environment(home: Home, role: Role, url: str, keys: Keys, kind: str) -> dict[str, str]:
+    given = {"RATCHET_HOME": str(home.root), "RATCHET_INSTANCE": f"{role.service}-{kind}"}
+    secrets = {"RATCHET_DATABASE_URL": url, "RATCHET_BROKER_URL": broker_url(url)}
+    if role is Role.TRAINER:
+        secrets[KEY_VARIABLE] = keys.reward_store
+    if role is Role.EVALUATOR:
+        given["HOME"] = str(home.evaluation)
+    return of_service(role.service, WorkerSettings, given, secrets)
 
 
 def _address(host: str, port: int) -> str:

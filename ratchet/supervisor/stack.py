@@ -16,9 +16,11 @@ from ratchet.db.engine import open_engine, session_scope
 from ratchet.db.roles import Role
 from ratchet.errors import EnvironmentFault, PolicyRefused
 from ratchet.home import Home
+from ratchet.sealed import KEY_NAME
 from ratchet.secrets_store import known_role_urls, save_role_urls, shared_key
-from ratchet.supervisor import ports
+from ratchet.supervisor import confinement, ports
 from ratchet.supervisor.child import end_all, trim_log
+from ratchet.supervisor.confinement import Confinement
 from ratchet.supervisor.database import Database
 from ratchet.supervisor.engines import ENGINE_KEY, Engines
 from ratchet.supervisor.environment import inherited
@@ -26,7 +28,7 @@ from ratchet.supervisor.janitor import Janitor
 from ratchet.supervisor.lock import hold
 from ratchet.supervisor.policy import Served, settle
 from ratchet.supervisor.ready import Readiness
-from ratchet.supervisor.roster import Roster, roster
+from ratchet.supervisor.roster import Keys, Roster, roster
 from ratchet.supervisor.service import Service
 from ratchet.supervisor.settings import SupervisorSettings
 from ratchet.supervisor.show import Show
@@ -144,8 +146,9 @@ def _start(
     ending.callback(_stop_engines, engines, stop, show)
     engines.want(served.policies)
 
-    engine_key = shared_key(home, ENGINE_KEY)
-    chosen = roster(home, urls, engine_key, wish.host, wish.port, wish.gateway_workers)
+    keys = Keys(engine=shared_key(home, ENGINE_KEY), reward_store=shared_key(home, KEY_NAME))
+    evaluator = _confinement(home, database, show)
+    chosen = roster(home, urls, keys, evaluator, wish.host, wish.port, wish.gateway_workers)
     others = [Service(command, show, state.save) for command in chosen.others]
     ending.callback(_stop_services, "pages, workers", others, stop, show)
     gateway = Service(chosen.gateway, show, state.save)
@@ -161,6 +164,15 @@ def _start(
     for service, address in chosen.addresses.items():
         show.wait(service, f"starting at {address}")
     return Parts(database, sole, engines, others, gateway, janitor, served, chosen)
+
+
+def _confinement(home: Home, database: Database, show: Show) -> Confinement | None:
+    obstacle = confinement.obstacle()
+    if obstacle is not None:
+        show.trouble("evaluator", f"not confined: {obstacle}; {confinement.LEFT}")
+        return None
+    show.done("evaluator", "confined: it sees no secret, no reward model, no training data")
+    return confinement.of_evaluator(home, database.embedded.socket_dir if database.embedded else None)
 
 
 def _made(home: Home) -> Home:

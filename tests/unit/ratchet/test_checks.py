@@ -50,6 +50,15 @@ FLAGS = frozenset({"avx2", "avx512f"})
         (checks.shared_memory(None), Status.WARN, "--shm-size"),
         (checks.shared_memory(64 << 20), Status.WARN, "--shm-size"),
         (checks.shared_memory(4 * GIB), Status.OK, None),
+        (checks.confinement(None, "", ""), Status.OK, None),
+        (checks.confinement("unshare: no", "roles alone", "allow them"), Status.WARN, "allow them"),
+        (checks.reward_store(0, has_key=False, key="k"), Status.OK, None),
+        (checks.reward_store(2, has_key=True, key="k"), Status.OK, None),
+        (
+            checks.reward_store(2, has_key=False, key="secrets/reward-store.key"),
+            Status.WARN,
+            "reward-store.key",
+        ),
     ],
 )
 def test_each_finding_says_how_to_mend_it(check: Check, status: Status, mend: str | None) -> None:
