@@ -1,7 +1,8 @@
 # pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
-"""The trainer's Celery app: its own queue, thin tasks, and a sign of life on beat."""
+"""The trainer's Celery app: its own queue, thin tasks. Rounds run in processes of their own beside it."""
 
 import os
+from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -12,23 +13,29 @@ from ratchet.broker import celery_settings, forget_delivered
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.heartbeat import beat
 from ratchet.logs import configure as configure_logs
-from ratchet.settings import WorkerSettings, load
+from ratchet.settings import load
+from trainer.rounds.dispatch import Dispatcher
+from trainer.rounds.dispatch import reconcile as reconcile_rounds
+from trainer.settings import TrainerSettings
 
 QUEUE = "trainer"
-BEAT = {
-    "heartbeat": {"task": "trainer.heartbeat", "schedule": 15.0, "options": {"expires": 15.0}},
-    "forget-delivered": {
-        "task": "trainer.forget_delivered",
-        "schedule": 600.0,
-        "options": {"expires": 600.0},
-    },
-}
+TASKS = {"heartbeat": 15.0, "forget_delivered": 600.0}
 
 app = Celery("trainer")
 
 
 def _settings() -> dict[str, Any]:
-    return celery_settings(QUEUE, load(WorkerSettings).broker_url.get_secret_value(), BEAT)
+    settings = load(TrainerSettings)
+    every = {
+        **TASKS,
+        "begin_rounds": settings.trainer_look_every_s,
+        "reconcile_rounds": settings.trainer_reconcile_every_s,
+    }
+    beats = {
+        task: {"task": f"{QUEUE}.{task}", "schedule": seconds, "options": {"expires": seconds}}
+        for task, seconds in every.items()
+    }
+    return celery_settings(QUEUE, settings.broker_url.get_secret_value(), beats)
 
 
 app.add_defaults(_settings)
@@ -36,22 +43,27 @@ app.add_defaults(_settings)
 
 @signals.setup_logging.connect
 def _set_up_logging(**_: Any) -> None:
-    settings = load(WorkerSettings)
+    settings = load(TrainerSettings)
     configure_logs(settings.log_level, settings.log_format)
 
 
 @cache
 def _connections() -> Engine:
     return open_engine(
-        load(WorkerSettings).database_url.get_secret_value(), application="trainer", pool_size=1
+        load(TrainerSettings).database_url.get_secret_value(), application="trainer", pool_size=1
     )
+
+
+@cache
+def _dispatcher() -> Dispatcher:
+    return Dispatcher()
 
 
 @app.task(name="trainer.heartbeat")
 def heartbeat() -> None:
     """Says in `operations.heartbeat` that this worker takes tasks."""
     with session_scope(_connections()) as session:
-        beat(session, load(WorkerSettings).instance, {"pid": os.getpid(), "queue": QUEUE})
+        beat(session, load(TrainerSettings).instance, {"pid": os.getpid(), "queue": QUEUE})
 
 
 @app.task(name="trainer.forget_delivered")
@@ -59,3 +71,17 @@ def forget() -> int:
     """Deletes delivered messages that the broker on PostgreSQL keeps; elsewhere there are none."""
     with session_scope(_connections()) as session:
         return forget_delivered(session)
+
+
+@app.task(name="trainer.begin_rounds")
+def begin_rounds() -> None:
+    """Begins the round that was asked for first, unless one is under way here."""
+    with session_scope(_connections()) as session:
+        _dispatcher().begin(session)
+
+
+@app.task(name="trainer.reconcile_rounds")
+def reconcile() -> None:
+    """Finds rounds whose worker fell silent."""
+    with session_scope(_connections()) as session:
+        reconcile_rounds(session, silent_for=timedelta(seconds=load(TrainerSettings).trainer_lost_after_s))

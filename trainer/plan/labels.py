@@ -106,7 +106,7 @@ def recommend(labels: Labels) -> Recommendation:
     if labels.fresh_pairs >= ENOUGH_PAIRS:
         return Recommendation(
             "dpo",
-            f"{labels.fresh_pairs} of {labels.all_pairs} pairs compare answers of this policy or of ancestors "
+            f"{labels.fresh_pairs} of {labels.all_pairs} pairs compare answers of this policy or an ancestor "
             f"at most {FRESH_DISTANCE} steps back{beside}",
             "collect pairs of the new policy afterwards: the share of fresh ones falls with every release",
         )

@@ -1,0 +1,258 @@
+"""What a round starts from, found by the names people use: a policy, a snapshot, a configuration."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import Engine, select
+from sqlalchemy.orm import Session
+
+from ratchet.db.engine import session_scope
+from ratchet.db.models.feedback import DatasetSnapshot
+from ratchet.errors import ConfigError, NotFound
+from ratchet.home import Home
+from ratchet.plan import current_plans
+from ratchet.registry import PolicyVersion, Report, add_policy, folder_of, quiet, resolve
+from trainer.config import Method, RoundConfig, parse
+from trainer.data.snapshot import MANIFEST, open_snapshot
+from trainer.errors import SnapshotRefused
+from trainer.rounds.repository import Asked, ask
+
+CURRENT = "current"
+LATEST = "latest"
+
+Build = Callable[[dict[str, Any]], RoundConfig]
+"""Makes the configuration, given the folders `model` and `snapshot` where they are known already."""
+
+
+class RoundRequest(BaseModel):
+    """A round asked for over HTTP."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    method: Method
+    policy: str = CURRENT
+    """As `find_policy` understands it."""
+    snapshot: str = LATEST
+    """`latest`, or a digest or its beginning."""
+    config: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Sections and keys of a round's configuration, without method, model and snapshot."""
+    reason: str = Field(min_length=1, max_length=2_000)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A round that could be asked for.
+
+    Attributes:
+        config: The whole configuration.
+        policy: The policy it trains on; None where that is a plain folder, which is registered first.
+        data: The snapshot it learns from.
+    """
+
+    config: RoundConfig
+    policy: PolicyVersion | None
+    data: "Data"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A snapshot: its digest, and its folder on this machine."""
+
+    digest: str
+    folder: Path
+
+
+def kind_of(method: Method) -> str:
+    """The kind of snapshot a method learns from."""
+    return "demonstrations" if method is Method.SFT else "pairs"
+
+
+def find_policy(session: Session, text: str) -> PolicyVersion:
+    """The policy that is meant.
+
+    Args:
+        session: As a role that reads traffic plans.
+        text: `NAME@VERSION`; `NAME`, its newest version; `current`, what is in production; `current:MODEL`
+            where several models are served.
+
+    Raises:
+        NotFound: None is called so, or `current` is not one.
+    """
+    word, _, model = text.partition(":")
+    if word != CURRENT:
+        return resolve(session, text)
+    plans = current_plans(session)
+    if model in plans:
+        return resolve(session, plans[model].production)
+    if model or len(plans) != 1:
+        served = ", ".join(sorted(plans)) or "none"
+        raise NotFound(f"{text!r} is not one policy: say current:MODEL; models served: {served}")
+    (only,) = plans.values()
+    return resolve(session, only.production)
+
+
+def find_data(session: Session, text: str, kind: str) -> Data:
+    """The snapshot that is meant.
+
+    Args:
+        session: As a role that reads `feedback.dataset_snapshot`.
+        text: `latest`, a digest or its beginning, or a snapshot's folder.
+        kind: pairs or demonstrations.
+
+    Raises:
+        NotFound: There is none, or several begin so.
+        SnapshotRefused: It is of the other kind, was withdrawn, or is no snapshot.
+    """
+    known = select(DatasetSnapshot)
+    if text == LATEST:
+        newest = known.where(DatasetSnapshot.kind == kind, DatasetSnapshot.withdrawn_at.is_(None))
+        found = session.scalars(newest.order_by(DatasetSnapshot.created_at.desc()).limit(1)).first()
+        if found is None:
+            raise NotFound(
+                f"there is no snapshot of {kind} yet: `ratchet pairs build --kind {kind}` makes one"
+            )
+        return Data(found.digest, Path(found.path))
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        digest = open_snapshot(folder, kind).digest
+        row = session.get(DatasetSnapshot, digest)
+    else:
+        rows = session.scalars(known.where(DatasetSnapshot.digest.startswith(text.lower())).limit(2)).all()
+        if len(rows) != 1 or not text:
+            several = "several snapshots begin" if rows else "no folder is called so and no snapshot begins"
+            raise NotFound(f"{several} with {text!r}: `ratchet pairs list` names them")
+        (row,) = rows
+        digest, folder = row.digest, Path(row.path)
+        if row.kind != kind:
+            raise SnapshotRefused(f"snapshot {digest[:12]} holds {row.kind}; {kind} are needed")
+    if row is not None and row.withdrawn_at is not None:
+        raise SnapshotRefused(
+            f"snapshot {digest[:12]} was withdrawn: {row.withdrawn_reason}; "
+            "build another with `ratchet pairs build`"
+        )
+    return Data(digest, folder.resolve())
+
+
+def prepare(
+    engine: Engine, home: Home, method: Method, build: Build, *, policy: str | None, snapshot: str | None
+) -> Prepared:
+    """Finds what a round starts from and checks its configuration; nothing is written.
+
+    Args:
+        engine: As the operator or the trainer.
+        home: The data folder.
+        method: What the configuration must be of.
+        build: Makes the configuration.
+        policy: See `find_policy`; None takes the folder that the configuration names.
+        snapshot: See `find_data`; None takes the folder that the configuration names.
+
+    Raises:
+        NotFound: The policy or the snapshot is not there.
+        SnapshotRefused: The snapshot cannot be trained on.
+        ConfigError: The configuration is wrong, or of another method.
+    """
+    given: dict[str, Any] = {}
+    with session_scope(engine) as session:
+        version = find_policy(session, policy) if policy else None
+        data = find_data(session, snapshot, kind_of(method)) if snapshot else None
+    if version is not None:
+        given["model"] = folder_of(home, version)
+    if data is not None:
+        given["snapshot"] = data.folder
+    config = build(given)
+    if config.method is not method:
+        raise ConfigError(
+            f"the configuration is of method {config.method}, not {method}: "
+            f"run `ratchet train {config.method}`"
+        )
+    if data is None:
+        with session_scope(engine) as session:
+            data = find_data(session, str(config.snapshot), kind_of(method))
+    return Prepared(config, version, data)
+
+
+def ask_for(
+    engine: Engine,
+    home: Home,
+    prepared: Prepared,
+    *,
+    by: str,
+    reason: str,
+    sweep: UUID | None = None,
+    report: Report = quiet,
+) -> UUID:
+    """Asks for a prepared round; plain model folders become policies first.
+
+    Args:
+        engine: As the operator or the trainer.
+        home: The data folder.
+        prepared: The round.
+        by: Who asks, for people.
+        reason: Why.
+        sweep: Shared by the rounds of one sweep.
+        report: Told each stage.
+
+    Raises:
+        PolicyRefused: A folder cannot become a policy.
+    """
+    config = prepared.config
+    trained = prepared.policy or registered(engine, home, config.model, report)
+    apart = config.reference is not None and config.reference != config.model
+    reference = registered(engine, home, config.reference_folder, report) if apart else trained
+    with session_scope(engine) as session:
+        return ask(
+            session,
+            Asked(config, trained.ref, reference.ref, prepared.data.digest, by, reason, sweep),
+        )
+
+
+def ask_by_request(engine: Engine, home: Home, request: RoundRequest, *, by: str) -> UUID:
+    """Asks for a round that was described over HTTP.
+
+    Raises:
+        UsageError: See `prepare`.
+    """
+
+    def build(given: dict[str, Any]) -> RoundConfig:
+        return parse({**request.config, "method": request.method.value, **given}, source="config")
+
+    prepared = prepare(engine, home, request.method, build, policy=request.policy, snapshot=request.snapshot)
+    return ask_for(engine, home, prepared, by=by, reason=request.reason)
+
+
+def registered(engine: Engine, home: Home, folder: Path, report: Report = quiet) -> PolicyVersion:
+    """The policy version a plain model folder stands for, under the folder's name; registered now if need be.
+
+    Raises:
+        PolicyRefused: The folder cannot become a policy.
+    """
+    return add_policy(engine, home, name=folder.resolve().name, path=folder, report=report).policy
+
+
+def folder_for(session: Session, home: Home, ref: str) -> Path:
+    """The stored folder of a policy.
+
+    Raises:
+        NotFound: It is not registered, or the store has lost it.
+        EnvironmentFault: Its bytes are not what they were.
+    """
+    return folder_of(home, resolve(session, ref))
+
+
+def data_folder(session: Session, digest: str, written: Path) -> Path:
+    """Where a snapshot lies on this machine: as its row says, else as the round's configuration does.
+
+    Raises:
+        SnapshotRefused: It was withdrawn since the round was asked for, or is not there.
+    """
+    row = session.get(DatasetSnapshot, digest)
+    if row is not None and row.withdrawn_at is not None:
+        raise SnapshotRefused(f"snapshot {digest[:12]} was withdrawn: {row.withdrawn_reason}")
+    for folder in (Path(row.path) if row is not None else written, written):
+        if (folder / MANIFEST).is_file():
+            return folder
+    raise SnapshotRefused(f"snapshot {digest[:12]} is not on this machine: {written} holds no {MANIFEST}")
