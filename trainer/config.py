@@ -56,6 +56,9 @@ class DataConfig(_Section):
     max_length: Annotated[int, Field(ge=2)] = 1024
     """Longest prompt and answer together, in tokens."""
     packing: Packing = Packing.BRANCHES
+    template_digest: str | None = None
+    """Digest of the chat template that the snapshot's answers were served with; a model with another is
+    refused."""
     validation_rows: Annotated[int, Field(ge=0)] = 256
     """Validation rows that are measured at every checkpoint; 0 measures none."""
 
@@ -131,11 +134,15 @@ class EngineConfig(_Section):
     """Activations are computed again in the backward pass: less memory, a third more work."""
 
     @model_validator(mode="after")
-    def _offload_fits(self) -> Self:
+    def _parts_fit_the_stage(self) -> Self:
         if self.offload != "none" and self.zero_stage == 0:
             raise ValueError("offload needs zero_stage 1, 2 or 3: stage 0 keeps everything on the device")
         if self.offload == "all" and self.zero_stage != 3:
             raise ValueError("offload 'all' moves the weights too, which needs zero_stage 3")
+        if self.precision == "bf16" and self.zero_stage == 0:
+            raise ValueError(
+                "bf16 needs zero_stage 1, 2 or 3, with one process too: stage 0 adds gradients up in bf16"
+            )
         return self
 
 

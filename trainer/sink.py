@@ -30,9 +30,8 @@ class CheckpointRecord:
         kl_k3_se: Its standard error.
         reward: Mean reward margin of validation pairs as a difference from the reference: dpo's implicit
             beta-scaled margin, rm's difference of scores; None for demonstrations.
-        accuracy: Share of validation pairs ordered as the raters did; for demonstrations the share of answer
-            tokens that are the likeliest; None without validation rows.
-        validation_loss: The loss on validation rows.
+        accuracy: Share of validation pairs ordered as the raters did; None for demonstrations.
+        validation_loss: The loss on validation rows; of demonstrations in nats a token.
         length_quantiles: Tokens of answers sampled from the policy, by quantile ("0.1", "0.5", ...).
         digest: Weights digest of the folder (64 hex digits).
         is_last: Whether the round ends with it.
@@ -112,7 +111,7 @@ class Sink(Protocol):
         ...
 
     def checkpoint(self, record: CheckpointRecord) -> None:
-        """A checkpoint is on disk, whole."""
+        """A checkpoint is on disk, whole. A round that resumes tells of the earlier ones again."""
         ...
 
     def alarm(self, kind: str, detail: str) -> None:
@@ -170,6 +169,29 @@ class FolderSink:
         line = json.dumps({"event": event, **values}, default=str, allow_nan=False) + "\n"
         with self._events.open("a", encoding="utf-8") as file:
             file.write(line)
+
+
+class SilentSink:
+    """What the other ranks speak to: nothing is said, nothing is asked."""
+
+    def started(self, first_step: int, total_steps: int, data: DataUse) -> None:
+        """See `Sink.started`."""
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Sink.metrics`."""
+
+    def checkpoint(self, record: CheckpointRecord) -> None:
+        """See `Sink.checkpoint`."""
+
+    def alarm(self, kind: str, detail: str) -> None:
+        """See `Sink.alarm`."""
+
+    def control(self) -> Word:
+        """See `Sink.control`."""
+        return "ok"
+
+    def finished(self, summary: Summary) -> None:
+        """See `Sink.finished`."""
 
 
 def read_control(folder: Path) -> Word:

@@ -56,6 +56,7 @@ def test_overrides_are_toml_values_or_plain_text(tmp_path: Path, monkeypatch: py
         ({"loss": {"label_smoothing": 0.1}}, "cdpo and robust only"),
         ({"engine": {"offload": "optimizer"}}, "zero_stage 1, 2 or 3"),
         ({"engine": {"offload": "all", "zero_stage": 2}}, "needs zero_stage 3"),
+        ({"engine": {"precision": "bf16"}}, "bf16 needs zero_stage 1, 2 or 3"),
         ({"reference_policy": {"way": "adapter"}}, "needs \\[lora\\]"),
         (
             {"reference_policy": {"way": "adapter"}, "lora": {}, "reference": "r"},

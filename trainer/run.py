@@ -1,0 +1,45 @@
+"""What runs in every process of a round: `python -m trainer.run FOLDER`, started by `trainer.launch`."""
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from ratchet.errors import RatchetError
+from trainer.durable import write_text
+
+ERROR = "error.json"
+
+
+def main() -> int:
+    """Runs the round of a folder; an error made on purpose is told in `error.json` and on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m trainer.run", description="One process of a round.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the round's folder")
+    parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)
+    folder: Path = parser.parse_args().folder
+    os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TQDM_DISABLE="1")
+    warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
+
+    from transformers.utils import logging
+
+    from trainer.round import run_round
+
+    logging.disable_progress_bar()
+    (folder / ERROR).unlink(missing_ok=True)
+    try:
+        run_round(folder)
+    except RatchetError as error:
+        sys.stderr.write(f"{error}\n")
+        write_text(folder / ERROR, json.dumps({"kind": type(error).__name__, "message": str(error)}))
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.stdout.flush()
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
