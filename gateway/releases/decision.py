@@ -74,7 +74,7 @@ class MetricState:
         baseline: Production's, in the same stage.
         worsening: Estimate; None where it is undefined.
         lower: Lower end of the worsening's confidence sequence, at the part of the false-abort budget that
-            this metric has in this stage; None where it is undefined.
+            this metric has in this stage; None where nothing bounds it yet.
         upper: Upper end, at the false-promotion budget; None likewise.
         beyond_limit: The candidate's own share is shown to be beyond the plan's limit.
     """
@@ -219,15 +219,15 @@ def judge(name: str, metric: Metric, state: MetricState | None, max_failed: floa
             return Finding(
                 name, Verdict.DEAD, f"{name}: {measured.users} of {metric.users} measured users of {arm}"
             )
-    ends = (state.worsening, state.lower, state.upper)
-    if any(end is None or math.isnan(end) for end in ends) or state.upper is None:
+    known = [figure for figure in (state.worsening, state.lower, state.upper) if figure is not None]
+    if state.worsening is None or not all(map(math.isfinite, known)):
         return Finding(name, Verdict.DEAD, f"{name}: the difference is undefined")
     words = (
         f"{name}: worse by {_told(state.worsening)}, at most {_told(state.upper)}, margin {metric.margin:.1%}"
     )
-    if state.upper < 0:
-        return Finding(name, Verdict.SUPERIOR, words)
-    return Finding(name, Verdict.NON_INFERIOR if state.upper < metric.margin else Verdict.UNDECIDED, words)
+    if state.upper is None or state.upper >= metric.margin:
+        return Finding(name, Verdict.UNDECIDED, words)
+    return Finding(name, Verdict.SUPERIOR if state.upper < 0 else Verdict.NON_INFERIOR, words)
 
 
 def _reached(metric: Metric, finding: Finding) -> bool:

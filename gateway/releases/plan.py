@@ -49,6 +49,10 @@ class Source(StrEnum):
     ESCALATIONS = "escalations"
 
 
+PROBED = frozenset({Source.REFUSAL_BENIGN, Source.REFUSAL_HARMFUL, Source.SENTINEL})
+"""Sources whose unit is a probe, which both arms answer, in place of a user."""
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
