@@ -47,6 +47,7 @@ class Admission:
     """Places for requests in flight."""
 
     def __init__(self, places: int, max_queue: int, queue_timeout_s: float, metrics: Metrics) -> None:
+        self._places = places
         self._free = places
         self._max_queue = max_queue
         self._queue_timeout_s = queue_timeout_s
@@ -56,6 +57,11 @@ class Admission:
         self._in_flight: Counter[UUID] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
+
+    @property
+    def half_taken(self) -> bool:
+        """Whether half of the places are taken, or somebody waits."""
+        return self._free * 2 <= self._places or bool(self._queue)
 
     async def drained(self) -> None:
         """Waits until no request has a place or waits for one."""

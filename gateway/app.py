@@ -23,6 +23,7 @@ from gateway.errors import ApiError
 from gateway.feedback_routes import Connection, router_for
 from gateway.follower import Follower
 from gateway.health import readiness
+from gateway.inflight import InFlight
 from gateway.keys_cache import KnownKey
 from gateway.ledger import Ledger
 from gateway.metrics import Metrics
@@ -30,7 +31,9 @@ from gateway.parts import Parts
 from gateway.prover import Prover
 from gateway.recorder import Recorder
 from gateway.routes import ROUTES
-from gateway.snapshot import SnapshotReader
+from gateway.shadow import Shadow
+from gateway.snapshot import Snapshot, SnapshotReader
+from gateway.switch import OfflineSwitch
 from gateway.trail import Witnesses
 from gateway.upstream import Upstream
 from ratchet import telemetry
@@ -107,7 +110,15 @@ async def running_parts(settings: GatewaySettings) -> AsyncGenerator[Parts]:
     metrics = Metrics(instruments, recorder.status)
     ledger = Ledger(database, instance)
     pool = EnginePool(on_change=lambda: prover.wake())
-    follower = Follower(SnapshotReader(database), database_url, settings.plan_poll_s, pool.follow)
+    in_flight = InFlight()
+
+    def take_over(snapshot: Snapshot) -> None:
+        pool.follow(snapshot)
+        in_flight.follow(snapshot.plans)
+        shadow.follow(snapshot)
+
+    switch = OfflineSwitch(settings.switch_dir, ledger)
+    follower = Follower(SnapshotReader(database), database_url, settings.plan_poll_s, switch, take_over)
     prover = Prover(
         pool,
         lambda: follower.snapshot.policies,
@@ -124,6 +135,22 @@ async def running_parts(settings: GatewaySettings) -> AsyncGenerator[Parts]:
         api_key=engine_key,
     )
     admission = Admission(settings.max_concurrency, settings.max_queue, settings.queue_timeout_s, metrics)
+    witnesses = Witnesses(recorder, metrics, instruments.tracer, instance)
+    shadow = Shadow(
+        lambda: follower.snapshot,
+        pool,
+        prover,
+        Upstream(
+            pool,
+            connections=max(1, settings.shadow_places),
+            silence_s=settings.upstream_first_byte_s,
+            api_key=engine_key,
+        ),
+        witnesses,
+        admission,
+        places=settings.shadow_places,
+        timeout_s=settings.upstream_timeout_s,
+    )
     metrics.observe(pool, lambda: follower.snapshot)
     ledger.start()
     prover.start()
@@ -134,10 +161,12 @@ async def running_parts(settings: GatewaySettings) -> AsyncGenerator[Parts]:
         pool=pool,
         prover=prover,
         upstream=upstream,
+        shadow=shadow,
+        in_flight=in_flight,
         admission=admission,
         recorder=recorder,
         metrics=metrics,
-        witnesses=Witnesses(recorder, metrics, instruments.tracer, instance),
+        witnesses=witnesses,
     )
     pulse = asyncio.create_task(_pulse(parts, ledger))
     try:
@@ -146,6 +175,7 @@ async def running_parts(settings: GatewaySettings) -> AsyncGenerator[Parts]:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(admission.drained(), DRAIN_S)
         pulse.cancel()
+        await shadow.stop()
         await follower.stop()
         await prover.stop()
         await upstream.close()

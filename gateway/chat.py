@@ -5,24 +5,23 @@ from typing import Any
 
 from gateway import decode_pin
 from gateway.ask import Ask, read_ask, read_document, short_text
+from gateway.asking import PATHS, engine_request
 from gateway.errors import ApiError, unavailable, unknown_model
 from gateway.exchange import Exchange
 from gateway.fields import Kind
 from gateway.keys_cache import KnownKey, authenticate, may_generate
 from gateway.parts import Parts
 from gateway.relay import Relay
+from gateway.shadow import Original
 from gateway.snapshot import ServedPolicy
 from gateway.stamp import StampMismatch
 from gateway.traffic import Route, route
 from gateway.trail import Trail
 from gateway.whole import WholeAnswer
+from ratchet.keys import KeyRole
 from ratchet.logs import get_logger
 
-PATHS = {Kind.CHAT: "/v1/chat/completions", Kind.COMPLETION: "/v1/completions"}
 STARTING_RETRY_S = 2.0
-ENGINE_STREAM_OPTIONS = {"include_usage": True, "continuous_usage_stats": True}
-"""Engines are always asked for a stream, with token counts in every chunk: whatever cuts an answer short, its
-row holds the tokens so far and their count."""
 
 log = get_logger(__name__)
 
@@ -79,6 +78,8 @@ async def _answer(parts: Parts, kind: Kind, exchange: Exchange, key: KnownKey, t
     ask = read_ask(kind, document)
     session = short_text("x-ratchet-session", exchange.header("x-ratchet-session"))
     trail.understood(ask, session)
+    if key.role is KeyRole.SERVICE and (probe := exchange.header("x-ratchet-probe")) is not None:
+        trail.probes(probe)
 
     async with parts.admission.place(key) as waited_s:
         trail.admitted(waited_s)
@@ -98,14 +99,9 @@ async def _answer(parts: Parts, kind: Kind, exchange: Exchange, key: KnownKey, t
 
         trail.open()
         parts.served_to.note(trail.id, key.id)
-        body = {
-            "model": policy.ref,
-            **ask.prompt,
-            **request.parameters,
-            "stream": True,
-            "stream_options": ENGINE_STREAM_OPTIONS,
-        }
-        await _relay(parts, exchange, trail, ask, policy, body)
+        with parts.in_flight.answering(ask.model, where):
+            await _relay(parts, exchange, trail, ask, policy, engine_request(ask, policy.ref, request))
+    parts.shadow.offer(Original(kind, ask, key, trail, where))
 
 
 def _choose(parts: Parts, ask: Ask, session: str | None, key: KnownKey) -> tuple[Route, ServedPolicy]:

@@ -10,6 +10,7 @@ import psycopg
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.snapshot import Snapshot, SnapshotReader
+from gateway.switch import LOOK_EVERY_S, OfflineSwitch
 from ratchet.db.engine import CONNECT_TIMEOUT_S, libpq_url
 from ratchet.errors import RatchetError
 from ratchet.logs import get_logger
@@ -39,15 +40,22 @@ class Follower:
     """
 
     def __init__(
-        self, reader: SnapshotReader, url: str, poll_s: float, on_change: Callable[[Snapshot], None]
+        self,
+        reader: SnapshotReader,
+        url: str,
+        poll_s: float,
+        switch: OfflineSwitch,
+        on_change: Callable[[Snapshot], None],
     ) -> None:
         self._reader = reader
         self._url = libpq_url(url)
         self._poll_s = poll_s
+        self._switch = switch
         self._on_change = on_change
+        self._rows = Snapshot()
         self._read_at = time.monotonic()
         self._mark: Any = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.snapshot = Snapshot()
         self.loaded = False
         self.trouble: str | None = None
@@ -59,14 +67,15 @@ class Follower:
 
     async def start(self) -> None:
         """Reads once, then follows in the background; a database that is away is waited for."""
+        self._switch.look()
         await self._refresh()
-        self._task = asyncio.create_task(self._follow())
+        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch_switch())]
 
     async def stop(self) -> None:
         """Ends following."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _follow(self) -> None:
         while True:
@@ -124,7 +133,19 @@ class Follower:
             log.info("rows can be read again")
         self.trouble = None
         self._read_at = time.monotonic()
-        changed = not self.loaded or snapshot != self.snapshot
+        self._rows = snapshot
+        self._take(first=not self.loaded)
+
+    async def _watch_switch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if self._switch.look() and self.loaded:
+                self._take(first=False)
+
+    def _take(self, *, first: bool) -> None:
+        """Serves by the rows from now on, but for what the host's switch says."""
+        snapshot = self._switch.apply(self._rows)
+        changed = first or snapshot != self.snapshot
         self.snapshot = snapshot
         self.loaded = True
         if changed:

@@ -64,6 +64,7 @@ class Metrics:
         self._queue_wait = telemetry.histogram(MetricName.QUEUE_WAIT)
         self._overridden = telemetry.counter(MetricName.DECODE_OVERRIDDEN)
         self._mismatches = telemetry.counter(MetricName.STAMP_MISMATCHES)
+        self._shadows = telemetry.counter(MetricName.SHADOWS)
 
     def observe(self, pool: EnginePool, snapshot: Callable[[], Snapshot]) -> None:
         """Registers the gauges, read at each scrape."""
@@ -115,6 +116,10 @@ class Metrics:
     def stamp_mismatch(self, policy: str) -> None:
         """An answer's engine was not the policy it claimed to be."""
         self._mismatches.add(1, {Attr.RESPONSE_MODEL.value: policy})
+
+    def shadowed(self, policy: str, outcome: str) -> None:
+        """A request was copied to a shadow policy, or there was no room for it."""
+        self._shadows.add(1, {Attr.RESPONSE_MODEL.value: policy, Attr.STATUS.value: outcome})
 
     def ended(self, labels: Labels, closing: Closing, *, stream: bool) -> None:
         """A recorded request is over; only of a stream are the times of its tokens known."""

@@ -7,9 +7,11 @@ from uuid import UUID
 from gateway.admission import Admission
 from gateway.engines import EnginePool
 from gateway.follower import Follower
+from gateway.inflight import InFlight
 from gateway.metrics import Metrics
 from gateway.prover import Prover
 from gateway.recorder import Recorder
+from gateway.shadow import Shadow
 from gateway.trail import Witnesses
 from gateway.upstream import Upstream
 from ratchet.settings import GatewaySettings
@@ -44,6 +46,8 @@ class Parts:
         pool: The engines.
         prover: Keeps them proved.
         upstream: Asks them.
+        shadow: Asks the candidate what users asked.
+        in_flight: Answers under way.
         admission: Who may go on.
         recorder: Keeps what was answered.
         metrics: Counts.
@@ -56,6 +60,8 @@ class Parts:
     pool: EnginePool
     prover: Prover
     upstream: Upstream
+    shadow: Shadow
+    in_flight: InFlight
     admission: Admission
     recorder: Recorder
     metrics: Metrics

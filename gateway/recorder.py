@@ -129,6 +129,12 @@ class Recorder:
         """Whether a full spool lets answers pass without a record."""
         return self._settings.spool_full is FullSpool.FAIL_OPEN
 
+    @property
+    def filled(self) -> float:
+        """How much of what the spool may hold it holds, in [0, 1]."""
+        spool = self._live.spool
+        return (spool.bytes + spool.foreign_bytes) / self._settings.spool_max_bytes
+
     def start(self) -> None:
         """Makes the spool folder and starts the threads; dead processes' folders are adopted from then on.
 

@@ -145,6 +145,26 @@ class Trail:
             plan_version=route.plan_version,
         )
 
+    def shadows(self, original: "Trail", route: Route, policy: ServedPolicy) -> None:
+        """This is a copy of another request, answered by a policy that nobody is shown."""
+        self._opening = replace(
+            original._opening,
+            id=self.id,
+            pair_of=original.id,
+            trace_id=self._opening.trace_id,
+            queue_ms=None,
+        )
+        self.routed(route, policy)
+
+    @property
+    def probe(self) -> str | None:
+        """Which of our own requests it is; None of a user's."""
+        return self._opening.probe
+
+    def probes(self, probe: str) -> None:
+        """The request is one of our own, sent to see how a policy behaves."""
+        self._opening = replace(self._opening, probe=probe)
+
     def pinned(self, request: PinnedRequest) -> None:
         """The sampling parameters are decided."""
         self._witnesses.metrics.overridden(request.overridden)

@@ -63,6 +63,10 @@ class GatewaySettings(Process):
     """Seconds an answer may take in all."""
     upstream_first_byte_s: Annotated[float, Field(gt=0)] = 300.0
     """Seconds until the engine's first byte."""
+    shadow_places: Annotated[int, Field(ge=0)] = 8
+    """Shadow answers under way at once in this process; requests beyond are not copied."""
+    switch_dir: Path | None = None
+    """Folder in which `ratchet release abort --offline` leaves its switch; none: there is no such switch."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 8 << 20
     """Largest request body."""
 

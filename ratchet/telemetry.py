@@ -63,7 +63,8 @@ class Attr(StrEnum):
     DECODE_FIELD = "ratchet.decode.field"
     """A decode field whose client value was overridden."""
     STATUS = "ratchet.status"
-    """Status of a response row: ok, error, rejected, cancelled, lost."""
+    """Status of a response row: ok, error, rejected, cancelled, lost; of a shadow request: copied,
+    dropped."""
     STAMP = "ratchet.stamp"
     """Of a response: verified, unverified or mismatch."""
     PLAN_VERSION = "ratchet.plan.version"
@@ -87,6 +88,7 @@ class MetricName(StrEnum):
     QUEUE_WAIT = "ratchet.queue.wait"
     DECODE_OVERRIDDEN = "ratchet.decode.overridden"
     STAMP_MISMATCHES = "ratchet.stamp.mismatches"
+    SHADOWS = "ratchet.shadow.requests"
     ENGINE_STATE = "ratchet.engine.state"
     PLAN_VERSION = "ratchet.plan.version"
     SPOOL_DEPTH = "ratchet.spool.depth"
@@ -167,6 +169,10 @@ INSTRUMENTS: Mapping[MetricName, Instrument] = {
     MetricName.STAMP_MISMATCHES: Instrument(
         Kind.COUNTER, "{response}", "Answers whose engine was not the policy it claimed to be.",
         (Attr.RESPONSE_MODEL,),
+    ),
+    MetricName.SHADOWS: Instrument(
+        Kind.COUNTER, "{request}", "Requests copied to a shadow policy, or dropped for want of room.",
+        (Attr.RESPONSE_MODEL, Attr.STATUS),
     ),
     MetricName.ENGINE_STATE: Instrument(
         Kind.GAUGE, "1", "1 for the state an engine is in.",
