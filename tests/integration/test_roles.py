@@ -13,14 +13,14 @@ from sqlalchemy import Engine
 from migrations.run import migrate
 from ratchet.db.base import Base
 from ratchet.db.engine import libpq_url
-from ratchet.db.models import feedback, operations, registry, serving, training
+from ratchet.db.models import evaluation, feedback, operations, registry, releases, serving, training
 from ratchet.db.roles import SERVICE_ROLES, Role
 from ratchet.ids import floor_of
 from tests.conftest import Database
 
-SCHEMAS = {module.SCHEMA for module in (feedback, operations, registry, serving, training)} | {
-    training.REWARD_SCHEMA
-}
+SCHEMAS = {
+    module.SCHEMA for module in (evaluation, feedback, operations, registry, releases, serving, training)
+} | {training.REWARD_SCHEMA}
 PARTITIONS = ("response_", "feedback_event_")
 
 

@@ -55,13 +55,17 @@ def test_the_evaluator_reads_candidates_without_their_rewards_and_may_stop_a_rou
         ]
 
 
-def test_reports_read_the_rewards_of_checkpoints_but_no_reward_model(database: Database, asked: UUID) -> None:
+def test_reports_read_no_reward_of_a_round_without_a_selection(database: Database, asked: UUID) -> None:
     with psycopg.connect(database.url(Role.REPORT), autocommit=True) as connection:
-        assert connection.execute("SELECT round_id, reward FROM training.checkpoint").fetchall() == [
-            (asked, 1.25)
-        ]
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("SELECT * FROM reward.reward_model")
+        assert connection.execute("SELECT round_id, step FROM training.checkpoint").fetchall() == [(asked, 4)]
+        assert connection.execute("SELECT reward FROM evaluation.reward_of_selected").fetchall() == []
+        for hidden in (
+            "SELECT reward FROM training.checkpoint",
+            "SELECT * FROM training.metric",
+            "SELECT * FROM reward.reward_model",
+        ):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(hidden)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

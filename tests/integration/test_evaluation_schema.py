@@ -1,0 +1,175 @@
+"""What the schema of the evaluation lets nobody do, and what its functions tell."""
+
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from ratchet.db.roles import Role
+from ratchet.ids import new_id
+from tests.conftest import Database
+from tests.support.evaluation import (
+    PRODUCTION,
+    candidate,
+    put_checkpoint,
+    put_policy,
+    put_reward_model,
+    put_round,
+    rows,
+)
+from tests.support.feedback import serve_policy
+
+
+@pytest.fixture
+def round_id(database: Database) -> UUID:
+    put_policy(database.owner_url, PRODUCTION)
+    put_policy(database.owner_url, candidate(1), parent=PRODUCTION)
+    identity = put_round(database.owner_url)
+    put_checkpoint(database.owner_url, identity, 4, 0.5, candidate(1), reward=1.25)
+    return identity
+
+
+def write_selection(url: str, round_id: UUID) -> UUID:
+    run, selection = new_id(), new_id()
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO evaluation.eval_run (id, round_id, policies, baseline, config, config_digest)"
+            " VALUES (%s, %s, '[]', %s, '{}', 'd')",
+            (run, round_id, PRODUCTION),
+        )
+        connection.execute(
+            "INSERT INTO evaluation.selection (id, round_id, run_id, candidates, chosen, reason, record, digest)"
+            " VALUES (%s, %s, %s, '[]', %s, 'best', '{}', 'd')",
+            (selection, round_id, run, candidate(1)),
+        )
+    return selection
+
+
+def test_a_selection_never_changes_not_even_by_its_owner(database: Database, round_id: UUID) -> None:
+    write_selection(database.url(Role.EVALUATOR), round_id)
+    with psycopg.connect(database.owner_url, autocommit=True) as connection:
+        for change in ("UPDATE evaluation.selection SET chosen = NULL", "DELETE FROM evaluation.selection"):
+            with pytest.raises(psycopg.errors.RestrictViolation, match="append-only"):
+                connection.execute(change)  # type: ignore[call-overload]
+
+
+def test_a_report_joins_rewards_only_once_the_selection_is_written(
+    database: Database, round_id: UUID
+) -> None:
+    joined = "SELECT selection_id, step, policy, reward FROM evaluation.reward_of_selected"
+    assert rows(database.url(Role.REPORT), joined) == []
+    selection = write_selection(database.url(Role.EVALUATOR), round_id)
+    assert rows(database.url(Role.REPORT), joined) == [(selection, 4, candidate(1), 1.25)]
+
+
+@pytest.mark.parametrize(
+    ("role", "statement"),
+    [
+        *(
+            (role, f"SELECT * FROM evaluation.{table}")
+            for role in (Role.TRAINER, Role.GATEWAY, Role.FEEDBACK)
+            for table in ("verdict", "outcome", "answer", "item", "selection", "judge", "eval_run")
+        ),
+        (Role.TRAINER, "SELECT * FROM feedback.heldout_prompt"),
+        (Role.TRAINER, "SELECT * FROM feedback.heldout_traffic"),
+        (Role.TRAINER, "SELECT evaluation.want_engine(gen_random_uuid(), 'sky@aaaaaaaaaaaa')"),
+        (Role.EVALUATOR, "SELECT * FROM evaluation.reward_of_selected"),
+        (Role.EVALUATOR, "SELECT reward FROM training.checkpoint"),
+        (Role.EVALUATOR, "SELECT * FROM reward.reward_model"),
+        (Role.EVALUATOR, "UPDATE evaluation.selection SET reason = ''"),
+        (Role.EVALUATOR, "DELETE FROM evaluation.verdict"),
+        (Role.EVALUATOR, "UPDATE evaluation.calibration SET passed = true"),
+        (Role.EVALUATOR, "UPDATE evaluation.eval_run SET config = '{}'"),
+        (Role.EVALUATOR, "INSERT INTO registry.engine (id) VALUES (gen_random_uuid())"),
+        (Role.EVALUATOR, "UPDATE registry.engine SET url = 'http://example.org'"),
+        (Role.OPERATOR, "INSERT INTO evaluation.selection (id) VALUES (gen_random_uuid())"),
+        (Role.OPERATOR, "SELECT evaluation.shared_with_reward_models('{}', '{}', '{}')"),
+        (Role.REPORT, "SELECT reward FROM training.checkpoint"),
+        (Role.REPORT, "INSERT INTO evaluation.selection (id) VALUES (gen_random_uuid())"),
+    ],
+)
+def test_a_role_is_refused_what_is_not_its_own(database: Database, role: Role, statement: str) -> None:
+    with (
+        psycopg.connect(database.url(role)) as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute(statement)  # type: ignore[call-overload]
+
+
+def test_the_operator_reads_every_table(database: Database) -> None:
+    url = database.url(Role.OPERATOR)
+    tables = rows(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'evaluation'")
+    assert len(tables) == 9
+    for (table,) in tables:
+        rows(url, f"SELECT FROM evaluation.{table}")  # noqa: S608
+
+
+def test_the_evaluator_learns_what_a_judge_shares_with_a_reward_model_and_no_more(
+    database: Database, round_id: UUID
+) -> None:
+    put_policy(database.owner_url, "root@cccccccccccc", source="hf:Base-7B")
+    put_policy(database.owner_url, "mid@dddddddddddd", parent="root@cccccccccccc", snapshot="old")
+    taste = put_reward_model(database.owner_url, "mid@dddddddddddd", "pairs-1", labelling=["raters:Agency"])
+    ask = "SELECT * FROM evaluation.shared_with_reward_models(%s, %s, %s)"
+    url = database.url(Role.EVALUATOR)
+    assert rows(url, ask, ["else"], ["else"], ["else"]) == []
+    assert rows(url, ask, ["hf:base-7b", "w-dddddddddddd"], ["pairs-1", "old"], ["raters:agency"]) == [
+        (taste, "labelling", "raters:Agency"),
+        (taste, "lineage", "hf:Base-7B"),
+        (taste, "lineage", "w-dddddddddddd"),
+        (taste, "training data", "old"),
+        (taste, "training data", "pairs-1"),
+    ]
+    assert rows(url, ask, [], [], ["raters:preference"]) == [(taste, "labelling", "raters:preference")]
+
+
+def test_an_engine_put_up_to_be_evaluated_goes_again_unless_it_is_needed(
+    database: Database, round_id: UUID
+) -> None:
+    url, fresh = database.url(Role.EVALUATOR), new_id()
+    state = "SELECT desired, state, managed, url FROM registry.engine WHERE id = %s"
+
+    def want(policy: str, identity: UUID) -> UUID:
+        return rows(url, "SELECT evaluation.want_engine(%s, %s)", identity, policy)[0][0]
+
+    def dismiss(identity: UUID) -> bool:
+        return rows(url, "SELECT evaluation.dismiss_engine(%s)", identity)[0][0]
+
+    assert want(candidate(1), fresh) == fresh
+    assert want(candidate(1), new_id()) == fresh
+    assert rows(url, state, fresh) == [("up", "waiting", True, None)]
+    assert dismiss(fresh)
+    assert not dismiss(fresh)
+    assert rows(url, state, fresh) == [("down", "waiting", True, None)]
+
+    assert want(candidate(1), new_id()) == fresh
+    serve_policy(database.owner_url, "sky", candidate(1))
+    assert not dismiss(fresh)
+    assert rows(url, "SELECT desired FROM registry.engine WHERE id = %s", fresh) == [("up",)]
+
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute(
+            "INSERT INTO registry.engine (id, policy, managed, desired, state, url)"
+            " VALUES (%s, %s, false, 'up', 'up', 'http://elsewhere')",
+            (served := new_id(), PRODUCTION),
+        )
+    assert want(PRODUCTION, new_id()) == served
+    assert not dismiss(served)
+
+
+def test_a_calibration_passes_exactly_when_nothing_fell_short(database: Database) -> None:
+    url = database.url(Role.EVALUATOR)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO evaluation.judge (ref, name, version, digest, artifact, endpoint, model, templates,"
+            " parameters, provenance) VALUES (%s, 'j', %s, %s, 'a', 'main', 'm', '{}', '{}', '{}')",
+            ("j@" + "e" * 12, "e" * 12, "e" * 64),
+        )
+        insert = (
+            "INSERT INTO evaluation.calibration (id, judge, dimension, template, labels, labels_digest, pairs,"
+            " figures, bar, shortcomings, passed) VALUES (%s, %s, 'h', 't', 'l', 'd', 3, '{}', '{}', %s, true)"
+        )
+        connection.execute(insert, (new_id(), "j@" + "e" * 12, Jsonb([])))
+        with pytest.raises(psycopg.errors.CheckViolation):
+            connection.execute(insert, (new_id(), "j@" + "e" * 12, Jsonb(["accuracy unknown"])))
