@@ -1,4 +1,4 @@
-"""A Hugging Face causal-LM folder, read without torch: what it holds, and why it may not be a policy."""
+"""A Hugging Face model folder, read without torch: what it holds, and why it may not be what it shall be."""
 
 import hashlib
 import json
@@ -33,6 +33,11 @@ TOKENIZER_FILES = (
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling values of `generation_config.json` that make a default decode config."""
+
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""How architectures are named that may be a policy."""
+SCORING = ("ForSequenceClassification",)
+"""How architectures are named that may be a reward model."""
 
 _NOT_CONTENT = ("transformers_version", "_name_or_path", "_from_model_config", "do_sample", *SAMPLING_KEYS)
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -71,12 +76,15 @@ class ModelFolder:
     sampling: dict[str, Any]
 
 
-def inspect(path: Path, progress: Callable[[int], None] | None = None) -> ModelFolder:
+def inspect(
+    path: Path, progress: Callable[[int], None] | None = None, *, kinds: tuple[str, ...] = CAUSAL
+) -> ModelFolder:
     """Reads a folder to the last byte.
 
     Args:
         path: The folder.
         progress: Told the number of bytes just read.
+        kinds: What its architecture's name may end with.
 
     Raises:
         PolicyRefused: It cannot become a policy; the message says why and names the file.
@@ -84,7 +92,7 @@ def inspect(path: Path, progress: Callable[[int], None] | None = None) -> ModelF
     if not path.is_dir():
         raise PolicyRefused(f"{path} is no folder")
     try:
-        return _inspect(path, progress)
+        return _inspect(path, progress, kinds)
     except OSError as error:
         raise PolicyRefused(f"{path} cannot be read: {error}") from error
 
@@ -100,8 +108,8 @@ def source_of(path: Path) -> dict[str, Any] | None:
     return document if whole else None
 
 
-def _inspect(path: Path, progress: Callable[[int], None] | None) -> ModelFolder:
-    config = _causal_config(path)
+def _inspect(path: Path, progress: Callable[[int], None] | None, kinds: tuple[str, ...]) -> ModelFolder:
+    config = _config(path, kinds)
     tokenizer_files = _tokenizer_files(path)
     tokenizer_config = _json(path / TOKENIZER_CONFIG) if TOKENIZER_CONFIG in tokenizer_files else {}
     templates = _templates(path, tokenizer_config)
@@ -155,7 +163,7 @@ def _json(file: Path) -> dict[str, Any]:
     return document  # pyright: ignore[reportUnknownVariableType]
 
 
-def _causal_config(path: Path) -> dict[str, Any]:
+def _config(path: Path, kinds: tuple[str, ...]) -> dict[str, Any]:
     if not (path / CONFIG).exists():
         hint = " (it is an adapter: merge it into its base model first)" if _is_adapter(path) else ""
         raise PolicyRefused(f"{path} has no {CONFIG}{hint}: give a Hugging Face model folder")
@@ -163,10 +171,13 @@ def _causal_config(path: Path) -> dict[str, Any]:
     architectures: Any = config.get("architectures")
     if not isinstance(architectures, list) or not architectures or "model_type" not in config:
         raise PolicyRefused(f"{path / CONFIG} names no model_type and architectures, so no one can load it")
-    if not str(architectures[0]).endswith(("ForCausalLM", "LMHeadModel")):  # pyright: ignore[reportUnknownArgumentType]
-        raise PolicyRefused(
-            f"{path / CONFIG}: {architectures[0]} is no causal language model, and a policy must be one"
+    if not str(architectures[0]).endswith(kinds):  # pyright: ignore[reportUnknownArgumentType]
+        wanted = (
+            "causal language model, and a policy must be one"
+            if kinds == CAUSAL
+            else f"{kinds[0].removeprefix('For')} model"
         )
+        raise PolicyRefused(f"{path / CONFIG}: {architectures[0]} is no {wanted}")
     if "auto_map" in config:
         raise PolicyRefused(
             f"{path / CONFIG} asks for Python code of its own (auto_map), which is never run here: "
