@@ -12,7 +12,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +84,26 @@ def main() -> None:
     processes: int = arguments.processes
     environment = {**os.environ, "DS_ACCELERATOR": _accelerator()}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
-    program = [sys.executable, "-m"]
-    if processes == 1:
-        program += ["trainer.run", arguments.folder]
-    else:
-        world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(processes))}).encode()).decode()
-        program += [
-            "deepspeed.launcher.launch",
-            f"--world_info={world}",
-            "--master_addr=127.0.0.1",
-            f"--master_port={_free_port()}",
-            "--module",
-            "trainer.run",
-            arguments.folder,
-        ]
+    program = processes_of("trainer.run", [arguments.folder], processes)
     os.execve(sys.executable, program, environment)  # noqa: S606
+
+
+def processes_of(module: str, arguments: Sequence[str], processes: int) -> list[str]:
+    """The command that runs a module in so many processes on this machine, which find each other."""
+    if processes == 1:
+        return [sys.executable, "-m", module, *arguments]
+    world = base64.urlsafe_b64encode(json.dumps({"localhost": list(range(processes))}).encode()).decode()
+    return [
+        sys.executable,
+        "-m",
+        "deepspeed.launcher.launch",
+        f"--world_info={world}",
+        "--master_addr=127.0.0.1",
+        f"--master_port={_free_port()}",
+        "--module",
+        module,
+        *arguments,
+    ]
 
 
 def _accelerator() -> str:

@@ -43,7 +43,7 @@ class Dpo(Algorithm):
 
     def measures(self, values: Tensor, reference: Tensor | None, lengths: Tensor) -> dict[str, Tensor]:
         """The implicit reward `beta log(p / p_ref)` of the chosen answer less that of the rejected
-        (`reward`), whether that is above zero, half where it is zero (`accuracy`), and the log-ratio of either side."""
+        (`reward`), whether that is above zero, half where it is zero (`accuracy`), and both log-ratios."""
         policy, base, _ = _sides(values.detach(), reference, lengths)
         gain, loss = (ours - theirs for ours, theirs in zip(policy, base, strict=True))
         margin = gain - loss
