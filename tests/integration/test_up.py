@@ -123,12 +123,12 @@ def test_when_it_is_ready_it_says_where_everything_is(
     assert document["pid"] == up.process.pid
     assert document["data_dir"] == str(up.home.root)
     assert get(f"{document['url']}/readyz")[0] == 200
-    assert set(document["addresses"]) == {"gateway", "feedback", "trainer", "evaluator"}
+    assert set(document["addresses"]) == {"gateway", "feedback", "trainer", "evaluator", "releases"}
     assert set(up.pids()) >= NAMES | {"postgres"}
     assert len([name for name in up.pids() if name.startswith("engine-")]) == 1
 
 
-@pytest.mark.parametrize("service", ["feedback", "trainer", "evaluator"])
+@pytest.mark.parametrize("service", ["feedback", "trainer", "evaluator", "releases"])
 def test_every_subsystem_has_a_page_of_its_own(document: dict[str, Any], service: str) -> None:
     address = document["addresses"][service]
     assert json.loads(wait_for(f"{address}/healthz", 200))["status"] == "ok"
@@ -146,7 +146,7 @@ def test_every_process_knows_its_own_database_address_and_no_other(up: Up, docum
             continue
         environment = Path(f"/proc/{pid}/environ").read_text()
         known = {role.service for role, password in passwords.items() if str(password) in environment}
-        own = name.partition("-")[0]
+        own = "operator" if name == "releases" else name.partition("-")[0]
         assert known - {own} == set(), name
         assert own in known or own == "engine" or name.endswith("-worker"), name
         assert "of the shell" not in environment
@@ -339,7 +339,7 @@ def test_doctor_reports_this_machine_as_one_json_document(tmp_path: Path) -> Non
     found = {check["name"]: check["status"] for check in document["checks"]}
     assert set(found) == {
         "python", "disk", "memory", "cpu", "gpu", "compiler", "ulimits", "shm", "ports", "postgres",
-        "preload", "engine",
+        "preload", "engine", "border", "rewards",
     }  # fmt: skip
     assert document["ok"] == (done.returncode == 0) == ("fail" not in found.values())
     assert done.returncode in (0, 2)

@@ -88,9 +88,9 @@ def report(scores: PairScores, seed: int = 0) -> dict[str, Any]:
 def calibration(margin: Floats, right: Floats, groups: NDArray[np.int64], seed: int = 0) -> dict[str, Any]:
     """Whether pairs the model is p sure of come out so in a share p of cases.
 
-    The confidence of a pair is sigmoid(|margin|), from 0.5 to 1, in five bins of equal width; of 500 pairs the
-    interval then held the true error in 94 of 100 draws, and with ten bins in 87. The expected
-    calibration error is the mean distance of confidence and accuracy over bins, by pairs (Naeini et al. 2015,
+    The confidence of a pair is sigmoid(|margin|), from 0.5 to 1, in five bins of equal width; of 500 pairs
+    the interval then held the true error in 94 of 100 draws, with ten bins in 87. The expected calibration
+    error is the mean distance of confidence and accuracy over bins, by pairs (Naeini et al. 2015,
     "Obtaining well calibrated probabilities using Bayesian binning"). It is never below zero, even of a
     perfect model: `of_a_calibrated_model` is its mean, and `calibrated_up_to` its 97.5% quantile, were each
     pair right with exactly its confidence.
