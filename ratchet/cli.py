@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "keys": ("ratchet.commands.keys", "Create, list and revoke API keys."),
     "pairs": ("feedback.commands.pairs", "Freeze, look at, export and import preference data."),
     "feedback": ("feedback.commands.feedback", "Metrics, gold items and samples."),
+    "train": ("trainer.commands.train", "A round here and now, and the plan before it."),
+    "round": ("trainer.commands.round", "Rounds as rows: ask, look, compare, stop, resume, export."),
     "rater": ("feedback.commands.rater", "Who compares answers, and how they sign in."),
     "forget": ("feedback.commands.forget", "Remove a person's prompts, answers, events and pairs."),
     "responses": ("ratchet.commands.responses", "Look at what was answered."),

@@ -1,4 +1,4 @@
-"""Everything that led to a response, a policy or a user's answers, read from the rows.
+"""Everything that led to a response, a policy, a round or a user's answers, read from the rows.
 
 Each function gives one JSON-able document. A policy stands there with its digests, decode config and
 provenance; its ancestors follow from the nearest to the root.
@@ -10,8 +10,10 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from ratchet.db.models.feedback import DatasetSnapshot
 from ratchet.db.models.registry import DecodeConfigRow, EngineProof, EngineRow, Policy
 from ratchet.db.models.serving import Response, TrafficPlan
+from ratchet.db.models.training import Checkpoint, TrainingRound
 from ratchet.errors import NotFound
 from ratchet.registry import PolicyVersion, find, get_policy
 
@@ -23,6 +25,11 @@ _RESPONSE = (
 )  # fmt: skip
 _ENGINE = ("id", "policy", "managed", "desired", "state", "url", "fingerprint", "restarts", "created_at")
 _PROOF = ("id", "gateway", "fingerprint", "ok", "max_abs_difference", "tolerance", "reason", "created_at")
+_ROUND = (
+    "id", "method", "state", "policy", "reference", "reference_digest", "snapshot", "config_digest",
+    "code_version", "asked_by", "reason", "created_at", "started_at", "ended_at",
+)  # fmt: skip
+_SNAPSHOT = ("digest", "kind", "created_at", "withdrawn_at", "withdrawn_reason")
 _PLAN = ("version", "model", "stage", "arms", "enforcement", "actor", "reason", "created_at")
 
 
@@ -61,7 +68,10 @@ def of_response(session: Session, identity: UUID) -> dict[str, Any]:
 
 
 def of_policy(session: Session, ref: str) -> dict[str, Any]:
-    """What made a policy version and what came of it: ancestors, children, plans, engines, proofs, responses.
+    """What made a policy version and what came of it.
+
+    Ancestors, the rounds that trained it and them, children, rounds that began with it, plans, engines and
+    their proofs, responses.
 
     Raises:
         NotFound: It is not registered.
@@ -76,7 +86,14 @@ def of_policy(session: Session, ref: str) -> dict[str, Any]:
         "kind": "policy",
         "policy": _policy(policy),
         "ancestors": _ancestors(session, policy),
+        "trained_by": _trained_by(session, policy),
         "children": list(children),
+        "rounds": [
+            _fields(row, _ROUND)
+            for row in session.scalars(
+                select(TrainingRound).where(TrainingRound.policy == ref).order_by(TrainingRound.id)
+            )
+        ],
         "plans": [
             {**_fields(plan, _PLAN), "arm": next(arm for arm in plan.arms if arm["policy"] == ref)}
             for plan in plans
@@ -96,6 +113,34 @@ def of_policy(session: Session, ref: str) -> dict[str, Any]:
             for engine in engines
         ],
         "responses": _counts(session, Response.policy == ref),
+    }
+
+
+def of_round(session: Session, identity: UUID) -> dict[str, Any]:
+    """What a round was made of and what came of it: policy, ancestors, data under all of them, candidates.
+
+    Raises:
+        NotFound: There is no such round.
+    """
+    row = session.get(TrainingRound, identity)
+    if row is None:
+        raise NotFound(f"no round {identity}: `ratchet round list` shows their ids")
+    policy = get_policy(session, row.policy)
+    candidates = select(Checkpoint.step, Checkpoint.policy, Checkpoint.digest)
+    return {
+        "kind": "round",
+        "round": _fields(row, _ROUND),
+        "config": row.config,
+        "snapshot": _snapshot(session, row.snapshot),
+        "policy": _policy(policy),
+        "ancestors": _ancestors(session, policy),
+        "trained_by": _trained_by(session, policy),
+        "candidates": [
+            dict(each)
+            for each in session.execute(
+                candidates.where(Checkpoint.round_id == identity).order_by(Checkpoint.step)
+            ).mappings()
+        ],
     }
 
 
@@ -143,6 +188,37 @@ def _ancestors(session: Session, policy: PolicyVersion) -> list[dict[str, Any]]:
         policy = get_policy(session, policy.parent)
         ancestors.append(_policy(policy))
     return ancestors
+
+
+def _trained_by(session: Session, policy: PolicyVersion) -> list[dict[str, Any]]:
+    """The rounds that made a policy and its ancestors, the nearest first, each with its snapshot."""
+    rounds: list[dict[str, Any]] = []
+    following: PolicyVersion | None = policy
+    while following is not None:
+        made = select(TrainingRound, Checkpoint.step).join(
+            Checkpoint, Checkpoint.round_id == TrainingRound.id
+        )
+        for row, step in session.execute(
+            made.where(Checkpoint.policy == following.ref).order_by(TrainingRound.id)
+        ):
+            rounds.append(
+                {
+                    "candidate": following.ref,
+                    "step": step,
+                    **_fields(row, _ROUND),
+                    "snapshot": _snapshot(session, row.snapshot),
+                }
+            )
+        following = get_policy(session, following.parent) if following.parent else None
+    return rounds
+
+
+def _snapshot(session: Session, digest: str) -> dict[str, Any]:
+    row = session.get(DatasetSnapshot, digest)
+    if row is None:
+        return {"digest": digest}
+    told = {name: row.manifest.get(name) for name in ("filter", "by_policy", "by_source", "by_split")}
+    return {**_fields(row, _SNAPSHOT), **told}
 
 
 def _policy(policy: PolicyVersion) -> dict[str, Any]:

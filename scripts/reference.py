@@ -1,4 +1,4 @@
-"""Writes the reference tables in docs/ anew from the code: settings, metrics, grants. Run it by `make docs`.
+"""Writes the reference tables in docs/ anew from the code: settings, rounds, metrics, grants (`make docs`).
 
 Each table stands between `<!-- reference: NAME -->` and `<!-- end of reference -->`.
 """
@@ -12,9 +12,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import psycopg
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
@@ -23,6 +24,8 @@ from ratchet.db.roles import SERVICE_ROLES
 from ratchet.settings import GatewaySettings, Process, WorkerSettings
 from ratchet.supervisor.settings import SupervisorSettings
 from ratchet.telemetry import INSTRUMENTS
+from trainer.config import RoundConfig
+from trainer.settings import TrainerSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"<!-- reference: (?P<name>[\w-]+) -->\n.*?<!-- end of reference -->", re.DOTALL)
@@ -58,6 +61,30 @@ def settings_table(kind: type[BaseSettings]) -> str:
     own = {name: field for name, field in kind.model_fields.items() if name in said}
     rows = [[f"`RATCHET_{name.upper()}`", default_of(field), said[name]] for name, field in own.items()]
     return table(["Variable", "Default", "Meaning"], rows)
+
+
+def round_table() -> str:
+    """Every key of a round's configuration, dotted: default, meaning."""
+    rows: list[list[str]] = []
+    for name, field in RoundConfig.model_fields.items():
+        section = next(iter(_models(field.annotation)), None)
+        if section is None:
+            rows.append([f"`{name}`", default_of(field), field.description or ""])
+            continue
+        absent = " (section absent)" if field.get_default() is None else ""
+        rows += [
+            [f"`{name}.{key}`", default_of(each) + absent, each.description or ""]
+            for key, each in section.model_fields.items()
+        ]
+    return table(["Key", "Default", "Meaning"], [[cell.replace("\n", " ") for cell in row] for row in rows])
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    return [
+        each
+        for each in (annotation, *get_args(annotation))
+        if isinstance(each, type) and issubclass(each, BaseModel)
+    ]
 
 
 def field_docstrings(kind: type[BaseSettings]) -> dict[str, str]:
@@ -130,6 +157,8 @@ def references(owner_url: str) -> dict[str, Callable[[], str]]:
         "settings-gateway": lambda: settings_table(GatewaySettings),
         "settings-worker": lambda: settings_table(WorkerSettings),
         "settings-feedback": lambda: settings_table(FeedbackSettings),
+        "settings-trainer": lambda: settings_table(TrainerSettings),
+        "round-config": round_table,
         "settings-up": lambda: settings_table(SupervisorSettings),
         "metrics": metrics_table,
         "grants": lambda: grants_table(owner_url),

@@ -1,4 +1,4 @@
-"""`ratchet lineage`: everything that led to a response, a policy or a user's answers."""
+"""`ratchet lineage`: everything that led to a response, a policy, a round or a user's answers."""
 
 import contextlib
 from enum import StrEnum
@@ -19,6 +19,7 @@ class Subject(StrEnum):
     """What a lineage is asked of."""
 
     RESPONSE = "response"
+    ROUND = "round"
     POLICY = "policy"
     USER = "user"
 
@@ -27,9 +28,9 @@ def command(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="RESPONSE|POLICY|USER",
-            help="Id of a response (header x-ratchet-response-id), policy (NAME@VERSION, or NAME for its "
-            "newest version), or the client's name for a user.",
+            metavar="RESPONSE|ROUND|POLICY|USER",
+            help="Id of a response (header x-ratchet-response-id) or round, policy (NAME@VERSION, or NAME "
+            "for its newest version), or the client's name for a user.",
         ),
     ],
     of: Annotated[
@@ -39,11 +40,12 @@ def command(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show everything that led to a response, a policy or a user's answers.
+    """Show everything that led to a response, a policy, a round or a user's answers.
 
     Of a response: its policy with digests, ancestors and provenance, its decode config, traffic plan, engine
-    and the proof of that engine. Of a policy: ancestors, children, the plans it stood in, its engines and
-    their proofs, its responses. Of a user: the responses, by the policy that gave them.
+    and the proof of that engine. Of a policy: ancestors, the rounds and snapshots that trained it and them,
+    children, the plans it stood in, its engines and their proofs, its responses. Of a round: its policy, its
+    configuration, all data under it, its candidates. Of a user: the responses, by the policy that gave them.
     """
     from ratchet.commands.operator import operator_engine
     from ratchet.db.engine import session_scope
@@ -64,14 +66,22 @@ def _lineage(session: "Session", what: str, of: Subject | None) -> dict[str, Any
             raise NotFound(f"{what!r} is no response id: the header x-ratchet-response-id has it") from None
         return lineage.of_response(session, identity)
 
+    def training_round() -> dict[str, Any]:
+        try:
+            identity = UUID(what)
+        except ValueError:
+            raise NotFound(f"{what!r} is no round's id: `ratchet round list` shows them") from None
+        return lineage.of_round(session, identity)
+
     readings = {
         Subject.RESPONSE: response,
+        Subject.ROUND: training_round,
         Subject.POLICY: lambda: lineage.of_policy(session, resolve(session, what).ref),
         Subject.USER: lambda: lineage.of_user(session, what),
     }
     if of is not None:
         return readings[of]()
-    for subject in (Subject.RESPONSE, Subject.POLICY):
+    for subject in (Subject.RESPONSE, Subject.ROUND, Subject.POLICY):
         with contextlib.suppress(NotFound):
             return readings[subject]()
     return readings[Subject.USER]()

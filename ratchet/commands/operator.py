@@ -1,4 +1,4 @@
-"""How a command reaches the stack's database: as the operator."""
+"""How a command reaches the stack's database: as the operator, or as the service whose work it does."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,7 +18,18 @@ def operator_engine(home: Home) -> Generator[Engine]:
     Raises:
         NotFound: No stack was ever set up in this data folder.
     """
-    engine = open_engine(role_url(home, Role.OPERATOR), application="ratchet-cli", pool_size=1)
+    with role_engine(home, Role.OPERATOR, pool_size=1) as engine:
+        yield engine
+
+
+@contextmanager
+def role_engine(home: Home, role: Role, *, pool_size: int = 2) -> Generator[Engine]:
+    """The same as another role.
+
+    Raises:
+        NotFound: No stack was ever set up in this data folder.
+    """
+    engine = open_engine(role_url(home, role), application="ratchet-cli", pool_size=pool_size)
     try:
         yield engine
     finally:

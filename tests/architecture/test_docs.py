@@ -28,7 +28,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\((?P<target>[^)\s]+)\)")
 HEADING = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
 NEED_NO_ENGINE = {
     ("keys", "create"), ("keys", "list"), ("policy", "list"), ("model", "list"), ("responses", "list"),
-    ("db", "url"), ("rater", "add"), ("pairs", "list"),
+    ("db", "url"), ("rater", "add"), ("pairs", "list"), ("round", "list"),
 }  # fmt: skip
 
 

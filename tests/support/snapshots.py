@@ -65,6 +65,7 @@ def demonstrations_snapshot(root: Path, *, rows: int, validation: int = 2, compl
                 policy="import:test",
                 decode=None,
                 source="import",
+                votes=1,
                 weight=1.0,
                 created_at=NOON,
                 prompt_hash=hash_of_text(question),

@@ -62,9 +62,7 @@ class Fit:
 
 def setup_of(config: RoundConfig, shape: Shape, device: Literal["cpu", "cuda"]) -> Setup:
     """What decides the memory of a configured round."""
-    engine, checkpoints = config.engine, config.checkpoints
-    answers = checkpoints.kl_prompts * checkpoints.kl_samples if config.method is not Method.RM else 0
-    prompt = max(1, config.data.max_length - checkpoints.kl_tokens)
+    engine = config.engine
     return Setup(
         shape=shape,
         processes=engine.processes,
@@ -77,8 +75,20 @@ def setup_of(config: RoundConfig, shape: Shape, device: Literal["cpu", "cuda"]) 
         adapter=None if config.lora is None else (config.lora.rank, config.lora.targets),
         reference=None if config.method is Method.RM else config.reference_policy.way,
         reference_on_host=config.reference_policy.device == "cpu",
-        sampling=Sampling(answers, prompt + checkpoints.kl_tokens) if answers else None,
+        sampling=_sampling(config) if config.method is not Method.RM else None,
     )
+
+
+def _sampling(config: RoundConfig) -> Sampling | None:
+    """What a measurement of KL samples at once: what a micro-batch holds, at least one prompt's answers."""
+    checkpoints, capacity = config.checkpoints, config.optim.micro_tokens
+    prompts = -(-checkpoints.kl_prompts // config.engine.processes)
+    if not prompts:
+        return None
+    tokens = config.data.max_length
+    together = min(prompts, max(1, capacity // (tokens * checkpoints.kl_samples)))
+    every = prompts * checkpoints.kl_samples * checkpoints.kl_tokens
+    return Sampling(together * checkpoints.kl_samples, tokens, min(every, capacity))
 
 
 def layout_of(config: RoundConfig) -> Layout:
@@ -103,8 +113,8 @@ def fit(setup: Setup, examples: Examples, layout: Layout, *, capacity: int, grow
         raise UsageError(f"answers grow by a factor of 1 or more, not {growth:g}")
     now = memory_plan(setup, load_of(examples, layout, setup.processes))
     longer = examples.grown(growth)
-    sampling = setup.sampling and Sampling(
-        setup.sampling.sequences, setup.sampling.tokens + longer.answer - examples.answer
+    sampling = setup.sampling and replace(
+        setup.sampling, tokens=setup.sampling.tokens + longer.answer - examples.answer
     )
     grown = memory_plan(replace(setup, sampling=sampling), load_of(longer, layout, setup.processes))
     return Fit(now, grown, growth, capacity)

@@ -108,10 +108,17 @@ class Load:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Answers sampled at once: `sequences` of `tokens` each, prompt included."""
+    """Answers sampled at once.
+
+    Attributes:
+        sequences: How many.
+        tokens: Tokens of each at most, its prompt included.
+        scored: Tokens of sampled answers whose log-probabilities are taken together afterwards.
+    """
 
     sequences: int
     tokens: int
+    scored: int
 
 
 @dataclass(frozen=True)
@@ -353,8 +360,14 @@ def _sampled(setup: Setup, sampling: Sampling) -> list[Part]:
     shape, w = setup.shape, setup.weight_bytes
     tokens = sampling.sequences * sampling.tokens
     cache = kv_cache_bytes(shape, tokens, w)
-    words = 4 * shape.vocabulary * sampling.sequences * 2
+    words = 4 * shape.vocabulary * sampling.sequences * 3
     return [
+        Part(
+            "logits of sampled answers",
+            w * shape.vocabulary * sampling.scored,
+            Phase.SAMPLE,
+            f"{w} B x {shape.vocabulary:,} words x {sampling.scored:,} places",
+        ),
         Part(
             "key-value cache",
             cache,
@@ -362,6 +375,6 @@ def _sampled(setup: Setup, sampling: Sampling) -> list[Part]:
             f"2 x {w} B x {shape.layers} x {shape.key_value} x {tokens:,} tokens",
         ),
         Part(
-            "words to choose from", words, Phase.SAMPLE, f"8 B x {shape.vocabulary:,} x {sampling.sequences}"
+            "words to choose from", words, Phase.SAMPLE, f"12 B x {shape.vocabulary:,} x {sampling.sequences}"
         ),
     ]

@@ -7,6 +7,7 @@ their beginning and goes on from the last save.
 """
 
 import fcntl
+import json
 import subprocess
 import time
 from collections.abc import Callable, Generator
@@ -23,6 +24,7 @@ from ratchet.db.models.training import TrainingRound
 from ratchet.errors import AlreadyRunning, DatabaseUnavailable, RatchetError
 from ratchet.home import Home
 from ratchet.logs import get_logger
+from ratchet.registry import get_policy
 from ratchet.supervisor.words import last_words
 from trainer.config import RoundConfig, parse
 from trainer.rounds import repository
@@ -32,9 +34,10 @@ from trainer.rounds.events import Event, EventReader, checkpoint_of, data_of, su
 from trainer.rounds.repository import End, RoundLost, Ticket
 from trainer.rounds.sink import RowSink
 from trainer.rounds.summary import document
+from trainer.run import ERROR
 from trainer.sink import CheckpointRecord, Word, write_control
 
-LOCK = "lock"
+LOCK = "conductor.lock"
 LOG = "log"
 CACHE = "reference-cache"
 _LOOK_EVERY_S = 0.25
@@ -206,6 +209,8 @@ class _Conduct:
         row, home = self._row, self._home
         asked = parse(row.config, source=f"round {row.id}")
         with session_scope(self._engine) as session:
+            digest = get_policy(session, row.reference).weights_digest
+            repository.held(session, self._ticket, reference_digest=digest)
             folders: dict[str, Path | None] = {
                 "model": folder_for(session, home, row.policy),
                 "reference": None
@@ -241,8 +246,10 @@ class _Conduct:
         code = process.returncode
         if code == 0:
             return None
-        how = f"the training ended by signal {-code}" if code < 0 else f"the training ended with code {code}"
-        return f"{how}: {last_words(written, began) or 'it said nothing'} (log: {written})"
+        return _said(self._folder) or (
+            f"the training ended {f'by signal {-code}' if code < 0 else f'with code {code}'}: "
+            f"{last_words(written, began) or 'it said nothing'} (log: {written})"
+        )
 
     def _tell(self) -> None:
         """Tells in rows what the round has told since."""
@@ -282,6 +289,15 @@ class _Conduct:
                     "PostgreSQL stayed away; the round's rows are written when it is resumed"
                 )
             time.sleep(_LOOK_EVERY_S)
+
+
+def _said(folder: Path) -> str | None:
+    """What the training itself says it was refused for."""
+    try:
+        message: str = json.loads((folder / ERROR).read_text("utf-8"))["message"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return message
 
 
 def _wait(process: "subprocess.Popen[Any]", seconds: float) -> None:

@@ -84,7 +84,7 @@ def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-_OUTCOME = ("state", "step", "used", "kl_k1", "kl_k1_se", "reward", "accuracy")
+_OUTCOME = ("state", "step", "used", "kl_k3", "kl_k3_se", "reward", "accuracy")
 
 
 def _outcome(shown: Mapping[str, Any]) -> dict[str, Any]:

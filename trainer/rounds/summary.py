@@ -10,7 +10,7 @@ from trainer.sink import Summary
 def document(
     identity: UUID, summary: Summary, refs: Mapping[str, str], refused: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A summary for people and programs.
+    """A summary for people and programs; `kl` is the k3 estimate, which the KL schedule goes by.
 
     Args:
         identity: The round.
@@ -28,10 +28,10 @@ def document(
                 "policy": refs.get(each.digest),
                 "refused": refused.get(each.digest),
                 "step": each.step,
-                "kl": each.kl_k1,
-                "kl_se": each.kl_k1_se,
-                "kl_k3": each.kl_k3,
-                "kl_k3_se": each.kl_k3_se,
+                "kl": each.kl_k3,
+                "kl_se": each.kl_k3_se,
+                "kl_k1": each.kl_k1,
+                "kl_k1_se": each.kl_k1_se,
                 "reward": each.reward,
                 "accuracy": each.accuracy,
                 "validation_loss": each.validation_loss,

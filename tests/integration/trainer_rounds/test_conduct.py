@@ -19,62 +19,18 @@ from ratchet.artifacts import Kind, store_of
 from ratchet.db.engine import session_scope
 from ratchet.db.models.training import TrainingRound
 from ratchet.db.roles import Role
-from ratchet.decode import DecodeConfig
 from ratchet.errors import AlreadyRunning, UsageError
 from ratchet.home import Home
-from ratchet.registry import PolicyVersion, add_policy, get_policy
+from ratchet.registry import PolicyVersion, get_policy
 from tests.conftest import Database
 from tests.support.scripted_round import scripted
-from tests.support.snapshots import pairs_snapshot
-from tests.support.tiny_model import make_tiny_model
-from trainer.config import Method, RoundConfig, parse
 from trainer.rounds import repository
-from trainer.rounds.asking import ask_for, prepare
-from trainer.rounds.candidates import Publish, register
+from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
 from trainer.rounds.events import Event
 
 ROOT = Path(__file__).parents[3]
-DECODE = DecodeConfig(temperature=0.7, max_tokens=64)
-
-
-def unproved(folder: Path, report: object) -> list[dict[str, Any]]:
-    """Golden entries of a model nobody asks: the row needs some, this test none."""
-    return []
-
-
-def publisher(_: TrainingRound) -> Publish:
-    return lambda engine, home, row, record: register(engine, home, row, record, golden=unproved)
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home").ensure()
-
-
-@pytest.fixture
-def engine(engine_of: Callable[[Role], Engine]) -> Engine:
-    return engine_of(Role.TRAINER)
-
-
-@pytest.fixture
-def parent(engine: Engine, home: Home, tmp_path: Path) -> PolicyVersion:
-    folder = make_tiny_model(tmp_path / "tiny")
-    return add_policy(engine, home, name="tiny", path=folder, decode=DECODE, golden=unproved).policy
-
-
-@pytest.fixture
-def ask(engine: Engine, home: Home, parent: PolicyVersion, tmp_path: Path) -> Callable[[], UUID]:
-    snapshot = pairs_snapshot(home.snapshots, rows=6)
-
-    def ask_again() -> UUID:
-        def build(given: dict[str, Any]) -> RoundConfig:
-            return parse({"method": "dpo", **given}, source="test")
-
-        prepared = prepare(engine, home, Method.DPO, build, policy="tiny", snapshot=str(snapshot))
-        return ask_for(engine, home, prepared, by="ann", reason="to see it learn")
-
-    return ask_again
+Publisher = Callable[[TrainingRound], Publish]
 
 
 def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
@@ -83,7 +39,12 @@ def rows(database: Database, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_round_is_told_in_rows_and_its_checkpoints_become_candidates(
-    database: Database, engine: Engine, home: Home, parent: PolicyVersion, ask: Callable[[], UUID]
+    database: Database,
+    engine: Engine,
+    home: Home,
+    parent: PolicyVersion,
+    ask: Callable[[], UUID],
+    publisher: Publisher,
 ) -> None:
     identity = ask()
     ended = carry_out(
@@ -103,7 +64,7 @@ def test_a_round_is_told_in_rows_and_its_checkpoints_become_candidates(
         row = repository.find_round(session, "last")
         assert (row.state, row.step, row.total_steps, row.attempts) == ("done", 4, 4, 1)
         assert row.summary == ended.summary
-    assert (candidate.name, candidate.parent, candidate.decode) == ("tiny", parent.ref, DECODE)
+    assert (candidate.name, candidate.parent, candidate.decode) == ("tiny", parent.ref, parent.decode)
     told = candidate.provenance
     assert (told["round"], told["step"], told["reference"]) == (str(identity), 4, parent.ref)
     assert len(told["snapshot"]) == 64
@@ -159,7 +120,7 @@ class Seen:
 
 
 def test_the_evaluators_word_stops_a_round_and_a_resumed_one_goes_on(
-    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID]
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID], publisher: Publisher
 ) -> None:
     identity = ask()
 
@@ -201,7 +162,7 @@ def test_a_round_that_waits_is_stopped_before_it_begins_and_one_that_ended_is_no
 
 @pytest.mark.faults
 def test_rows_wait_while_the_database_is_away_and_training_goes_on(
-    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID], tmp_path: Path
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID], publisher: Publisher
 ) -> None:
     """Every connection is cut and new ones are refused from step 2 until the process has ended."""
     identity = ask()
@@ -242,7 +203,7 @@ def test_rows_wait_while_the_database_is_away_and_training_goes_on(
 
 @pytest.fixture
 def conductor(
-    database: Database, home: Home, tmp_path: Path
+    database: Database, home: Home
 ) -> Iterator[Callable[[UUID, dict[str, Any]], "subprocess.Popen[Any]"]]:
     """Starts a real conductor on a scripted round; all are gone in the end."""
     program = (

@@ -166,10 +166,11 @@ def test_log_probabilities_of_256_answers_of_1024_tokens_are_one_mebibyte() -> N
     ("way", "phase"), [(ReferenceWay.MODEL, Phase.ALWAYS), (ReferenceWay.CACHE, Phase.SAMPLE)]
 )
 def test_a_reference_is_there_when_it_is_used(way: ReferenceWay, phase: Phase) -> None:
-    setup = Setup(SMALL, reference=way, sampling=Sampling(4, 10))
+    setup = Setup(SMALL, reference=way, sampling=Sampling(4, 10, 8))
     found = {part.name: part for part in memory_plan(setup, Load(1, 0, 1, 1)).parts}
     assert (found["reference"].bytes, found["reference"].phase) == (4 * SMALL.parameters, phase)
     assert found["key-value cache"].bytes == 2 * 4 * 3 * 32 * 40
+    assert found["logits of sampled answers"].bytes == 4 * 640 * 8
 
 
 def test_companions_of_reinforcement_learning_are_counted() -> None:
