@@ -8,14 +8,12 @@ from gateway.ask import Ask
 from gateway.choices import Piece
 from gateway.chunks import garbage, read_chunk
 from gateway.exchange import Exchange
-from gateway.fields import Kind
 from gateway.jsontext import as_list
 from gateway.sse import DONE
 from gateway.trail import Trail
 from gateway.upstream import EngineAnswer, EngineFailure, broken_off
 from gateway.whole import WholeAnswer
 
-ID_PREFIXES = {Kind.CHAT: "chatcmpl-", Kind.COMPLETION: "cmpl-"}
 LAST_EVENT = b"data: [DONE]\n\n"
 
 
@@ -124,7 +122,7 @@ class Relay:
         await (self.exchange.end if last else self.exchange.piece)(b"".join(out))
 
     def _renamed(self, document: dict[str, Any]) -> dict[str, Any]:
-        document["id"] = f"{ID_PREFIXES[self.ask.kind]}{self.trail.id}"
+        document["id"] = self.trail.name
         document["model"] = self.policy
         return document
 

@@ -32,6 +32,7 @@ from ratchet.telemetry import PROVIDER, Attr
 
 NOT_PARAMETERS = ("model", "messages", "prompt")
 FULL_RETRY_S = 10.0
+NAME_PREFIXES = {Kind.CHAT: "chatcmpl-", Kind.COMPLETION: "cmpl-"}
 PROPAGATOR = TraceContextTextMapPropagator()
 
 log = get_logger(__name__)
@@ -59,6 +60,7 @@ class Trail:
 
     Attributes:
         id: The response's id.
+        name: The same, as OpenAI's clients expect it.
         stopwatch: Its times.
         choices: What was answered so far.
     """
@@ -72,6 +74,7 @@ class Trail:
         self._labels = Labels(kind, None, None, None)
         self._over = False
         self.id: UUID = new_id()
+        self.name = f"{NAME_PREFIXES[kind]}{self.id}"
         self.stopwatch = Stopwatch()
         self.choices = Choices(kind)
         self._span = witnesses.tracer.start_span(

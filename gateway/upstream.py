@@ -13,6 +13,7 @@ from gateway import jsontext
 from gateway.engines import EnginePool, PooledEngine
 from gateway.errors import ApiError, unavailable
 from gateway.jsontext import as_object
+from gateway.silence import Silence
 from gateway.sse import SseParser
 
 CONNECT_S = 5
@@ -71,11 +72,12 @@ class EngineAnswer:
         fingerprint: What its answer must carry.
     """
 
-    def __init__(self, engine: PooledEngine, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, engine: PooledEngine, response: aiohttp.ClientResponse, silence_s: float) -> None:
         self.engine = engine
         self.boot = engine.boot
         self.fingerprint = engine.proved_fingerprint
         self._response = response
+        self._silence = Silence(silence_s, response.close)
         self._parser = SseParser()
         self._first: list[bytes] | None = None
 
@@ -145,15 +147,17 @@ class EngineAnswer:
 
     def close(self) -> None:
         """Ends the connection unless the answer was read to its end: the engine stops generating."""
+        self._silence.stop()
         self._response.close()
 
     async def _read(self) -> bytes:
+        self._silence.begins()
         try:
             return await self._response.content.readany()
-        except TimeoutError as error:
-            raise _silent() from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _broken(error) from error
+            raise (_silent() if self._silence.broken else _broken(error)) from error
+        finally:
+            self._silence.ends()
 
 
 class Upstream:
@@ -178,8 +182,9 @@ class Upstream:
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=("Accept-Encoding", "User-Agent"),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         )
+        self._silence_s = silence_s
 
     async def close(self) -> None:
         """Closes every connection."""
@@ -241,14 +246,15 @@ class Upstream:
 
     async def _post(self, engine: PooledEngine, path: str, body: bytes) -> EngineAnswer:
         try:
-            response = await self._fresh_post(engine.url + path, body)
+            async with asyncio.timeout(self._silence_s):
+                response = await self._fresh_post(engine.url + path, body)
         except aiohttp.ConnectionTimeoutError as error:
             raise _broken(error) from error
         except TimeoutError as error:
             raise _silent() from error
         except (aiohttp.ClientError, OSError) as error:
             raise _broken(error) from error
-        answer = EngineAnswer(engine, response)
+        answer = EngineAnswer(engine, response, self._silence_s)
         if response.status == 200:
             return answer
         try:
