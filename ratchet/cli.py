@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "model": ("ratchet.commands.model", "Fetch model folders."),
     "policy": ("ratchet.commands.policy", "Register and inspect policy versions."),
     "keys": ("ratchet.commands.keys", "Create, list and revoke API keys."),
+    "release": ("gateway.commands.release", "Bring a policy to production, watch it, take it back."),
     "pairs": ("feedback.commands.pairs", "Freeze, look at, export and import preference data."),
     "feedback": ("feedback.commands.feedback", "Metrics, gold items and samples."),
     "train": ("trainer.commands.train", "A round here and now, and the plan before it."),

@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from feedback.settings import FeedbackSettings
+from gateway.releases.settings import ReleaseSettings
 from ratchet.db.roles import SERVICE_ROLES
 from ratchet.settings import GatewaySettings, Process, WorkerSettings
 from ratchet.supervisor.settings import SupervisorSettings
@@ -159,6 +160,7 @@ def references(owner_url: str) -> dict[str, Callable[[], str]]:
         "settings-feedback": lambda: settings_table(FeedbackSettings),
         "settings-trainer": lambda: settings_table(TrainerSettings),
         "round-config": round_table,
+        "settings-release": lambda: settings_table(ReleaseSettings),
         "settings-up": lambda: settings_table(SupervisorSettings),
         "metrics": metrics_table,
         "grants": lambda: grants_table(owner_url),

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gateway.releases.samples import Floats
 
-Flags = NDArray[np.bool_] | np.bool_
 BOLDEST = 0.75
 """Part of the wealth that is lost at most in one step; section 4.2 there advises 1/2 or 3/4."""
 PLANNED_WEIGHT = 0.5
@@ -43,21 +42,32 @@ def wealth(z: Floats, floor: float, planned: Floats | float) -> Floats:
     return total
 
 
-def shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> Flags:
+def shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> bool:
     """Whether the mean of z was shown to be above 0, at the last observation or at any before it.
 
     Args:
-        z: Shape [..., n], in the users' order.
+        z: Shape [n], in the users' order.
         floor: Bound of the observations from below, as a positive number.
         planned: As in `wealth`.
         alpha: Chance of a false claim, over all looks together.
+    """
+    return bool(z.size) and bool(wealth(z, floor, planned).max() >= 1 / alpha)
+
+
+def first_shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> NDArray[np.float64]:
+    """How many observations it took to show that the mean of z is above 0; infinity where they did not.
+
+    Args:
+        z: Shape [..., n].
+        floor: As in `shown`.
+        planned: As in `wealth`.
+        alpha: As in `shown`.
 
     Returns:
         Shape [...].
     """
-    if z.shape[-1] == 0:
-        return np.zeros(z.shape[:-1], dtype=np.bool_)
-    return np.max(wealth(z, floor, planned), axis=-1) >= 1 / alpha
+    rich = wealth(z, floor, planned) >= 1 / alpha
+    return np.where(rich.any(axis=-1), np.argmax(rich, axis=-1) + 1.0, np.inf)
 
 
 def _grown(won: Floats) -> Floats:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from gateway.releases.betting import Flags, past_mean, past_variance, shown
+from gateway.releases.betting import past_mean, past_variance, shown
 from gateway.releases.samples import Floats, Sample
 
 LARGEST_RATIO = 100.0
@@ -75,22 +75,6 @@ def planned_bets(contrast: Contrast, candidate: Floats, baseline: Floats, gap: f
     return gap * scale / past_variance(candidate - baseline)
 
 
-def worse_than(
-    contrast: Contrast, candidate: Floats, baseline: Floats, worsening: float, gap: float, alpha: float
-) -> Flags:
-    """Whether the worsening is shown to be above a given one, shape [...]. Arguments as in `excess`."""
-    told = excess(contrast, candidate, baseline, worsening)
-    return shown(told.z, told.floor, planned_bets(contrast, candidate, baseline, gap), alpha)
-
-
-def better_than(
-    contrast: Contrast, candidate: Floats, baseline: Floats, worsening: float, gap: float, alpha: float
-) -> Flags:
-    """Whether the worsening is shown to be below a given one, shape [...]. Arguments as in `excess`."""
-    told = excess(contrast, candidate, baseline, worsening)
-    return shown(-told.z, told.ceiling, planned_bets(contrast, candidate, baseline, gap), alpha)
-
-
 def compared(
     contrast: Contrast,
     candidate: Floats,
@@ -118,11 +102,11 @@ def compared(
 
     def is_above(worsening: float) -> bool:
         told = excess(contrast, candidate, baseline, worsening)
-        return bool(shown(told.z, told.floor, lower_gap * kelly, lower_alpha))
+        return shown(told.z, told.floor, lower_gap * kelly, lower_alpha)
 
     def is_below(worsening: float) -> bool:
         told = excess(contrast, candidate, baseline, worsening)
-        return bool(shown(-told.z, told.ceiling, upper_gap * kelly, upper_alpha))
+        return shown(-told.z, told.ceiling, upper_gap * kelly, upper_alpha)
 
     lower, upper = _last(is_above, least, most), _last(is_below, most, least)
     if contrast == "difference":
@@ -133,7 +117,7 @@ def compared(
 def share_beyond(share: Floats, limit: float, alpha: float) -> bool:
     """Whether the mean of shares, shape [users], is shown to be above a limit in (0, 1)."""
     planned = min(limit, 1 - limit) / past_variance(share)
-    return bool(shown(share - limit, limit, planned, alpha))
+    return shown(share - limit, limit, planned, alpha)
 
 
 def quantile(
@@ -155,15 +139,14 @@ def quantile(
         upper_alpha: Chance that the upper end is ever below it.
     """
     values = np.unique(sample.value)
-    spread = level * (1 - level) * users_planned
 
     def too_low(place: int) -> bool:
-        bet = math.sqrt(-2 * math.log(lower_alpha) / spread)
-        return bool(shown(level - _shares(sample, values, place), 1 - level, bet, lower_alpha))
+        bet = quantile_bet(level, users_planned, lower_alpha)
+        return shown(level - _shares(sample, values, place), 1 - level, bet, lower_alpha)
 
     def high_enough(place: int) -> bool:
-        bet = math.sqrt(-2 * math.log(upper_alpha) / spread)
-        return bool(shown(_shares(sample, values, place) - level, level, bet, upper_alpha))
+        bet = quantile_bet(level, users_planned, upper_alpha)
+        return shown(_shares(sample, values, place) - level, level, bet, upper_alpha)
 
     places = range(-1, len(values))
     lower = bisect_left(places, True, key=lambda place: not too_low(place)) - 1
@@ -172,6 +155,14 @@ def quantile(
         float(values[min(lower, len(values) - 1)]) if lower >= 0 and len(values) else None,
         float(values[upper]) if 0 <= upper < len(values) else None,
     )
+
+
+def quantile_bet(level: float, users: int, alpha: float) -> float:
+    """The bet that makes a quantile's interval about narrowest after so many users.
+
+    The log of the wealth is about bet * sum - bet**2 / 2 * users * level * (1 - level), and is to be log(1 / alpha).
+    """
+    return math.sqrt(-2 * math.log(alpha) / (level * (1 - level) * users))
 
 
 def user_quantile(sample: Sample, level: float) -> float | None:

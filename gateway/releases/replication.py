@@ -1,11 +1,14 @@
 """Did the gain that selection predicted show in traffic? Kept with a release when it is closed."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from ratchet.db.models.releases import AnalysisRow, Look, Release
+from ratchet.errors import ConfigError
 
 Interval = dict[str, Any]
 
@@ -51,3 +54,21 @@ def gap(metric: str, predicted: Interval, observed: Interval | None) -> str | No
         f" {predicted['high']:+.1%}], observed {observed['estimate']:+.1%} [{observed['low']:+.1%},"
         f" {observed['high']:+.1%}]"
     )
+
+
+def read_predicted(path: Path) -> dict[str, Any]:
+    """The effects that selection predicted, from a JSON file.
+
+    Raises:
+        ConfigError: It cannot be read, or an effect lacks a number.
+    """
+    try:
+        document: Any = json.loads(path.read_text("utf-8"))
+        return {
+            str(metric): {name: float(effect[name]) for name in ("estimate", "low", "high")}
+            for metric, effect in document.items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{path}: not a JSON object of metric to estimate, low and high: {error}"
+        ) from error

@@ -6,8 +6,8 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gateway.releases.plan import ReleasePlan
 from ratchet.db.models.releases import AnalysisRow, Drill, Look, Release, ReleaseEvent
-from ratchet.db.models.serving import TrafficPlan
 from ratchet.errors import NotFound
 from ratchet.plan import current_plan
 
@@ -144,7 +144,7 @@ def series(session: Session, release: UUID) -> dict[str, list[Document]]:
         .join(AnalysisRow, AnalysisRow.look_id == Look.id)
         .where(Look.release_id == release)
         .order_by(Look.id)
-    ).tuples()
+    )
     found: dict[str, list[Document]] = {}
     for look, row in rows:
         found.setdefault(row.metric, []).append(
@@ -172,6 +172,13 @@ def drills(session: Session, model: str, most: int = 20) -> list[Document]:
     ]
 
 
-def models_with_plans(session: Session) -> list[str]:
-    """Every name with a traffic plan."""
-    return list(session.scalars(select(TrafficPlan.model).distinct().order_by(TrafficPlan.model)))
+def plan_of_release(session: Session, identity: UUID) -> ReleasePlan:
+    """The plan that a release follows.
+
+    Raises:
+        NotFound: There is no such release.
+    """
+    release = session.get(Release, identity)
+    if release is None:
+        raise NotFound(f"no release has the id {identity}")
+    return ReleasePlan.parse(release.plan, source=release.plan_name)

@@ -11,7 +11,8 @@ down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-TRAFFIC_PLAN = """
+SERVING = """
+CREATE INDEX response_unlabelled ON serving.response (id) WHERE labels = '{}';
 ALTER TABLE serving.traffic_plan ADD COLUMN fallback text, ADD COLUMN cut boolean NOT NULL DEFAULT false;
 """
 
@@ -135,6 +136,7 @@ GRANT SELECT, INSERT ON releases.event, releases.look, releases.analysis TO ratc
 GRANT SELECT, INSERT, DELETE ON releases.operator_session TO ratchet_operator;
 GRANT SELECT ON releases.offline_abort TO ratchet_operator;
 GRANT UPDATE (settled_at) ON releases.offline_abort TO ratchet_operator;
+GRANT UPDATE (labels) ON serving.response TO ratchet_operator;
 GRANT SELECT (id), INSERT ON releases.offline_abort TO ratchet_gateway;
 GRANT SELECT ON releases.release, releases.event, releases.look, releases.analysis, releases.drill
     TO ratchet_report;
@@ -143,11 +145,13 @@ GRANT SELECT ON releases.release, releases.event, releases.look, releases.analys
 
 def upgrade() -> None:
     """Adds the schema `releases`, and to a traffic plan where traffic returns to."""
-    for part in (TRAFFIC_PLAN, RELEASES, GRANTS):
+    for part in (SERVING, RELEASES, GRANTS):
         op.execute(part)
 
 
 def downgrade() -> None:
     """Removes what `upgrade` added."""
     op.execute("DROP SCHEMA releases CASCADE")
+    op.execute("DROP INDEX serving.response_unlabelled")
+    op.execute("REVOKE UPDATE (labels) ON serving.response FROM ratchet_operator")
     op.execute("ALTER TABLE serving.traffic_plan DROP COLUMN fallback, DROP COLUMN cut")

@@ -1,6 +1,7 @@
 """The processes of a stack that are not engines. Each is given its own role's address and no other.
 
-The trainer's alone are given the key of the reward store, and the evaluator's run confined.
+The trainer's alone are given the key of the reward store, and the evaluator's run confined. Releases are
+walked and shown by a process of its own, as the operator: no gateway can write the plan that it serves by.
 """
 
 import sys
@@ -12,13 +13,14 @@ from ratchet.broker import broker_url
 from ratchet.db.roles import Role
 from ratchet.home import Home
 from ratchet.sealed import KEY_VARIABLE
-from ratchet.settings import GatewaySettings, WorkerSettings
+from ratchet.settings import GatewaySettings, Process, WorkerSettings
 from ratchet.supervisor import ports
 from ratchet.supervisor.child import Command
 from ratchet.supervisor.confinement import Confinement
 from ratchet.supervisor.environment import of_service
 
 SUBSYSTEMS = (Role.FEEDBACK, Role.TRAINER, Role.EVALUATOR)
+RELEASES = "releases"
 LOCAL = "127.0.0.1"
 GATEWAY_GRACE_S = 6.0
 WEB_GRACE_S = 2.0
@@ -71,7 +73,7 @@ def roster(
         keys: Secrets for those who may have them.
         evaluator: What the evaluator's processes see; None where this machine confines none.
         host: Address the gateway and the rating page listen on; what only operators look at stays local.
-        port: Port of the gateway; web applications take the next three, or free ones where those are taken.
+        port: Port of the gateway; web applications take the next four, or free ones where those are taken.
         gateway_workers: Processes of the gateway.
     """
     addresses = {"gateway": _address(host, port)}
@@ -90,6 +92,9 @@ def roster(
             others += [replace(command, argv=(*evaluator.words(), *command.argv)) for command in pair]
         else:
             others += pair
+    chosen = ports.near(LOCAL, port + len(SUBSYSTEMS) + 1, taken)
+    addresses[RELEASES] = _address(LOCAL, chosen)
+    others.append(_releases(home, urls[Role.OPERATOR], addresses["gateway"], chosen))
     return Roster(
         _gateway(home, urls[Role.GATEWAY], keys.engine, host, port, gateway_workers), tuple(others), addresses
     )
@@ -104,12 +109,36 @@ def _gateway(home: Home, url: str, engine_key: str, host: str, port: int, worker
         env=of_service(
             "gateway",
             GatewaySettings,
-            {"RATCHET_SPOOL_DIR": str(home.spool), "RATCHET_INSTANCE": "gateway"},
+            {
+                "RATCHET_SPOOL_DIR": str(home.spool),
+                "RATCHET_SWITCH_DIR": str(home.switch),
+                "RATCHET_INSTANCE": "gateway",
+            },
             {"RATCHET_DATABASE_URL": url, "RATCHET_ENGINE_API_KEY": engine_key},
         ),
         cwd=_CODE,
         log=home.logs / "gateway.log",
         grace_s=GATEWAY_GRACE_S,
+    )  # fmt: skip
+
+
+def _releases(home: Home, url: str, gateway_url: str, port: int) -> Command:
+    return Command(
+        name=RELEASES,
+        argv=(
+            sys.executable, "-m", "uvicorn", "gateway.releases.app:create_app", "--factory",
+            "--host", LOCAL, "--port", str(port), "--no-access-log", "--log-level", "warning",
+            "--timeout-graceful-shutdown", "1",
+        ),
+        env=of_service(
+            "release",
+            Process,
+            {"RATCHET_RELEASE_GATEWAY_URL": gateway_url, "RATCHET_INSTANCE": RELEASES},
+            {"RATCHET_DATABASE_URL": url},
+        ),
+        cwd=_CODE,
+        log=home.logs / f"{RELEASES}.log",
+        grace_s=WEB_GRACE_S,
     )  # fmt: skip
 
 

@@ -1,0 +1,226 @@
+"""A look at a release: which rows it counts for whom, and what becomes of what it saw."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, select
+
+from gateway.releases import analysis, machine, repository
+from gateway.releases.audit import By
+from gateway.releases.control import Control
+from gateway.releases.decision import Action
+from gateway.releases.labeller import UNLABELLED, label_new
+from gateway.releases.plan import Source
+from gateway.releases.sources import Measured, Prices, read_measurements
+from ratchet.db.engine import session_scope
+from ratchet.db.models.releases import Release
+from ratchet.db.roles import Role
+from ratchet.ids import new_id
+from tests.conftest import Database
+from tests.support.feedback import put, put_event, response
+from tests.support.gateway_process import Operator
+from tests.support.releases import BY, two_policies, wish
+
+OLD, NEW = "m@000000000000", "m@000000000001"
+PRICES = Prices(1.0, 4.0)
+
+
+@pytest.fixture
+def engine(engine_of: Callable[[Role], Engine]) -> Engine:
+    return engine_of(Role.OPERATOR)
+
+
+@pytest.fixture
+def control(engine: Engine) -> Control:
+    two_policies(Operator(engine), "m")
+    return Control(engine)
+
+
+def begin(control: Control, engine: Engine, stages: int, **changed: Any) -> Release:
+    """A release at a stage, by number from 1."""
+    control.start(wish(NEW, **changed), BY)
+    with session_scope(engine) as session:
+        release = machine.open_release(session, "m")
+        assert release is not None
+        for number in range(stages):
+            machine.enter(session, release, number, BY)
+    return release
+
+
+def answer(release: Release, policy: str, user: str, **columns: Any) -> dict[str, Any]:
+    """A row of this stage."""
+    return response(
+        policy=policy, user_id=user, model="m", plan_version=release.stage_plan,
+        **{"output_tokens": 10, "prompt_tokens": 5, "ttft_ms": 100.0, "duration_ms": 1000.0, **columns},
+    )  # fmt: skip
+
+
+def seen_of(engine: Engine, release: Release, *, shadow: bool = False) -> dict[str, Measured]:
+    with session_scope(engine) as session:
+        began = datetime.now(UTC) - timedelta(minutes=5)
+        return read_measurements(session, release, began, PRICES, shadow=shadow)
+
+
+def look(engine: Engine, release: Release) -> analysis.LookSeen:
+    with session_scope(engine) as session:
+        seen = analysis.look(session, release, PRICES, datetime.now(UTC))
+        analysis.keep(session, release, seen)
+        return seen
+
+
+def test_a_canary_counts_users_and_leaves_out_what_is_none_of_theirs(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 2)
+    ann = answer(release, NEW, "ann", labels={"refusal": "full", "repetition": 0.0, "truncated": True})
+    put(
+        database.owner_url,
+        ann,
+        answer(release, NEW, "ann", status="error", error_code="engine_timeout", output_tokens=None),
+        answer(release, NEW, "bob", verdicts={"pii": {"flagged": True}}),
+        answer(release, OLD, "cid"),
+        answer(release, NEW, "dot", pinned=True),
+        answer(release, NEW, "dot", probe="warm"),
+        answer(release, NEW, "dot", status="cancelled"),
+        answer(release, NEW, "dot", status="rejected"),
+        answer(release, NEW, "dot", pair_of=new_id(), arm="shadow"),
+        answer(release, NEW, "dot") | {"plan_version": (release.stage_plan or 0) - 1},
+        answer(release, OLD, "") | {"user_id": None, "session_id": "s1"},
+        response(policy="other@000000000000", plan_version=release.stage_plan),
+        answer(release, NEW, "x", probe="benign:1", pinned=True, labels={"refusal": "full"}),
+        answer(release, OLD, "x", probe="benign:1", pinned=True, labels={"refusal": "partial"}),
+        answer(release, NEW, "x", probe="harmful:2", pinned=True, status="error"),
+    )
+    put_event(database.owner_url, ann["id"], "thumb", value=-1)
+    put_event(database.owner_url, ann["id"], "regenerate")
+    put_event(database.owner_url, ann["id"], "metric", name="resolved", value=1.0)
+    seen = seen_of(engine, release)
+    new, old = seen[NEW], seen[OLD]
+    assert (new.units, old.units) == (
+        frozenset({"user:ann", "user:bob"}), frozenset({"user:cid", "session:s1"})
+    )  # fmt: skip
+
+    def values(measured: Measured, source: str) -> list[float]:
+        return list(measured.samples[source].value)
+
+    assert values(new, Source.ERRORS) == [0, 1, 0]
+    assert values(new, Source.TIMEOUTS) == [0, 1, 0]
+    assert values(new, Source.LENGTH) == [10, 10]
+    assert values(new, Source.FIRST_TOKEN) == [0.1, 0.1]
+    assert values(new, Source.LATENCY) == [1.0, 1.0]
+    assert values(new, Source.INTER_TOKEN) == [0.1, 0.1]
+    assert values(new, Source.COST) == [45, 45]
+    assert (values(new, Source.REFUSAL), values(new, Source.TRUNCATION)) == ([1], [1])
+    assert values(new, Source.GUARDRAIL) == [1]
+    assert values(new, Source.THUMBS) == [0]
+    assert values(new, Source.REGENERATIONS) == [1, 0, 0]
+    assert values(new, "task:resolved") == [1]
+    assert (values(new, Source.REFUSAL_BENIGN), values(old, Source.REFUSAL_BENIGN)) == ([1], [0])
+    assert (values(new, Source.REFUSAL_HARMFUL), new.samples[Source.REFUSAL_HARMFUL].failed) == ([], 1)
+
+
+def test_a_shadow_is_compared_with_the_answers_it_is_a_copy_of(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 1)
+    shown, alone = answer(release, OLD, "ann"), answer(release, OLD, "bob")
+    copy = answer(release, NEW, "ann", pair_of=shown["id"], arm="shadow", output_tokens=30)
+    put(database.owner_url, shown, alone, copy)
+    seen = seen_of(engine, release, shadow=True)
+    assert list(seen[NEW].samples[Source.LENGTH].value) == [30]
+    assert list(seen[OLD].samples[Source.LENGTH].value) == [10]
+    assert seen[NEW].units == seen[OLD].units == {"user:ann"}
+
+
+def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engine: Engine) -> None:
+    release = begin(control, engine, 2)
+    seen = look(engine, release)
+    assert seen.decision.action is Action.HOLD
+    told = control.status("m")["look"]
+    assert (told["number"], told["decision"], told["exposure"]["users"]) == (1, "hold", 0)
+    assert [(metric["metric"], metric["decision"]) for metric in told["metrics"]] == [("errors", "dead")]
+
+
+def test_answers_that_all_fail_abort_whatever_the_stage_waits_for(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 2)
+    put(
+        database.owner_url,
+        *(answer(release, NEW, f"n{n}", status="error", error_code="engine_failed") for n in range(60)),
+        *(answer(release, OLD, f"o{n}") for n in range(60)),
+    )
+    seen = look(engine, release)
+    assert seen.decision.action is Action.ABORT
+    assert "errors: worse by" in seen.decision.reason
+    [point] = repository_series(engine, release)["errors"]
+    assert (point["decision"], point["candidate"], point["baseline"]) == ("harm", 1.0, 0.0)
+
+
+def test_a_lopsided_share_of_users_holds_for_good(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 2)
+    put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(200)))
+    put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(40)))
+    assert "200 of 240 users are in the canary" in look(engine, release).decision.reason
+    put(database.owner_url, *(answer(release, OLD, f"p{n}") for n in range(160)))
+    again = look(engine, release)
+    assert (again.decision.action, again.ratio is not None and again.ratio.mismatch) == (Action.HOLD, True)
+
+
+def test_equal_arms_are_promoted_after_enough_users(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 2)
+    put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(150)))
+    put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(150)))
+    assert look(engine, release).decision.action is Action.DONE
+
+
+def test_a_closed_release_names_gains_that_did_not_replicate(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    release = begin(control, engine, 2)
+    put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(150)))
+    put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(150)))
+    with session_scope(engine) as session:
+        [row] = session.scalars(select(Release))
+        row.predicted = {"errors": {"estimate": -0.5, "low": -0.6, "high": -0.4},
+                         "wins": {"estimate": -0.1, "low": -0.2, "high": 0.0}}  # fmt: skip
+    look(engine, release)
+    control.promote("m", BY)
+    observed = control.close("m", By("ada", "a week"))["observed"]
+    assert observed["effects"]["errors"]["estimate"] == 0.0
+    first, second = sorted(observed["gaps"])
+    assert "errors: the offline gain did not replicate: predicted -50.0%" in first
+    assert second == "wins: predicted -10.0%, and traffic never measured it"
+
+
+def test_answers_are_labelled_once_and_only_by_the_operator(
+    engine: Engine, database: Database, engine_of: Callable[[Role], Engine]
+) -> None:
+    first, second = response("Hello."), response(None)
+    third = response("Later.", labels={"language": "de"})
+    put(database.owner_url, first, second, third)
+
+    def label(text: str, finish_reason: str | None) -> dict[str, Any]:
+        return {"language": "en", "text": text, "reason": finish_reason}
+
+    assert label_new(engine, label) == 2
+    assert label_new(engine, label) == 0
+    with psycopg.connect(database.owner_url) as connection:
+        rows = dict(connection.execute("SELECT id, labels FROM serving.response").fetchall())
+    assert rows == {
+        first["id"]: {"language": "en", "text": "Hello.", "reason": "stop"},
+        second["id"]: UNLABELLED,
+        third["id"]: {"language": "de"},
+    }
+
+
+def repository_series(engine: Engine, release: Release) -> dict[str, list[dict[str, Any]]]:
+    with session_scope(engine) as session:
+        return repository.series(session, release.id)
