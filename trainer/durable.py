@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 from trainer.errors import DiskFull
 
 INCOMING = ".incoming-"
+_FULL = ("No space left", "File too large", "PytorchStreamWriter failed", "iostream error", "unexpected pos")
+"""How torch and safetensors say that a write came to its end too early; they keep no error number."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -66,17 +68,14 @@ def room(folder: Path) -> Iterator[None]:
 
 
 def _is_full(error: BaseException) -> bool:
-    """torch and safetensors report a full disk in words of their own, with or without the number."""
     causes = [error, error.__cause__, error.__context__]
     if any(
         isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         for cause in causes
     ):
         return True
-    words = str(error)
-    return not isinstance(error, OSError) and (
-        "No space left" in words or "File too large" in words or "PytorchStreamWriter failed" in words
-    )
+    said = " ".join(str(cause) for cause in causes if not isinstance(cause, OSError))
+    return any(words in said for words in _FULL)
 
 
 def _sync(path: Path) -> None:

@@ -48,9 +48,7 @@ def prepare(config: RoundConfig, folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / CONFIG).exists() and configuration(folder) != config:
-        raise ConfigError(
-            f"{folder} is the folder of a round with another configuration: choose a new folder"
-        )
+        raise ConfigError(f"{folder} is the folder of another round: choose a new one")
     write_text(folder / CONFIG, json.dumps(config.content(), indent=2) + "\n")
 
 
