@@ -74,7 +74,7 @@ def imported(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     ("folders", "extras"),
-    [(PACKAGES, ("cpu",)), (("benchmarks",), ("cpu",)), (("tests", "scripts"), ("cpu", "dev"))],
+    [(PACKAGES, ("cpu",)), (("benchmarks", "tests", "scripts"), ("cpu", "dev"))],
     ids=lambda value: "+".join(value),
 )
 def test_everything_imported_is_asked_for_by_name(folders: tuple[str, ...], extras: tuple[str, ...]) -> None:
