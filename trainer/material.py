@@ -67,7 +67,7 @@ def read_material(config: RoundConfig, algorithm: Algorithm) -> Material:
     """
     snapshot = open_snapshot(config.snapshot, algorithm.snapshot_kind)
     tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
-    stop_ids = _stop_ids(config.model)
+    stop_ids = stop_ids_of(config.model)
     renderer = Renderer(tokenizer, stop_ids=stop_ids)
     lengths = Lengths.of(config.data.max_length)
     train = algorithm.examples(f"{snapshot.path.name[:12]}, train", snapshot.train, renderer, lengths)
@@ -122,7 +122,8 @@ def check_folders(config: RoundConfig) -> tuple[str, str]:
     return model.weights_digest, reference.weights_digest
 
 
-def _stop_ids(folder: Path) -> tuple[int, ...]:
+def stop_ids_of(folder: Path) -> tuple[int, ...]:
+    """What ends an answer beside EOS, as a model folder's generation defaults say."""
     if not (folder / GENERATION).is_file():
         return ()
     stated = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ratchet.errors import PolicyRefused
 from trainer.errors import NoUsableRows
 from trainer.reward.statistics import (
     RESAMPLES,
@@ -37,7 +38,8 @@ class PairScores:
         chosen_tokens: [n], lengths of the preferred answers.
         rejected_tokens: [n], lengths of the others.
         groups: [n], 0 to m - 1: the prompt of each pair.
-        reference: [n], mean score of the reference's answers to the same prompts; None where it gave none.
+        reference: [n], mean score of the reference's answers to the same prompts, NaN where it was not asked;
+            None where it was never asked.
     """
 
     chosen: Floats
@@ -50,9 +52,10 @@ class PairScores:
     def __post_init__(self) -> None:
         if not len(self.chosen):
             raise NoUsableRows("there are no pairs to measure the reward model on")
-        for values in (self.chosen, self.rejected, *([] if self.reference is None else [self.reference])):
+        asked = [] if self.reference is None else [self.reference[~np.isnan(self.reference)]]
+        for values in (self.chosen, self.rejected, *asked):
             if not np.isfinite(values).all():
-                raise ValueError("a score is no finite number: the reward model is broken")
+                raise PolicyRefused("a score is no finite number: the reward model is broken")
 
 
 def grouped(prompts: Sequence[str]) -> NDArray[np.int64]:
@@ -69,7 +72,7 @@ def report(scores: PairScores, seed: int = 0) -> dict[str, Any]:
         answers. JSON types only.
 
     Raises:
-        ValueError: A score is no finite number.
+        PolicyRefused: A score is no finite number.
     """
     margin = scores.chosen - scores.rejected
     right = np.where(margin > 0, 1.0, np.where(margin < 0, 0.0, 0.5))
@@ -178,9 +181,14 @@ def _ranks(values: Floats) -> Floats:
 def _differences(scores: PairScores) -> dict[str, Any] | None:
     if scores.reference is None:
         return None
-    chosen, rejected = scores.chosen - scores.reference, scores.rejected - scores.reference
+    asked = ~np.isnan(scores.reference)
+    chosen, rejected = ((side - scores.reference)[asked] for side in (scores.chosen, scores.rejected))
     edges = _edges(np.concatenate([chosen, rejected]))
-    return {"chosen": _distribution(chosen, edges), "rejected": _distribution(rejected, edges)}
+    return {
+        "pairs": int(asked.sum()),
+        "chosen": _distribution(chosen, edges),
+        "rejected": _distribution(rejected, edges),
+    }
 
 
 def _edges(values: Floats) -> Floats:

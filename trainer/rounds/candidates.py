@@ -19,6 +19,7 @@ from ratchet.logs import get_logger
 from ratchet.model_folder import inspect
 from ratchet.registry import Golden, add_policy, golden_of, policy_digest, resolve
 from trainer.config import Method
+from trainer.reward.registry import register as register_reward_model
 from trainer.sink import CheckpointRecord
 
 Publish = Callable[[Engine, Home, TrainingRound, CheckpointRecord], str]
@@ -68,7 +69,9 @@ def register(
 
 def publisher_of(row: TrainingRound) -> Publish | None:
     """How checkpoints of a round are registered; None for those that only compare settings (a sweep)."""
-    return None if row.sweep is not None or row.method == Method.RM else register
+    if row.sweep is not None:
+        return None
+    return register_reward_model if row.method == Method.RM else register
 
 
 def provenance(row: TrainingRound, record: CheckpointRecord) -> dict[str, Any]:

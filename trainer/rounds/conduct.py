@@ -26,7 +26,7 @@ from ratchet.home import Home
 from ratchet.logs import get_logger
 from ratchet.registry import get_policy
 from ratchet.supervisor.words import last_words
-from trainer.config import RoundConfig, parse
+from trainer.config import Method, RoundConfig, parse
 from trainer.rounds import repository
 from trainer.rounds.asking import data_folder, folder_for
 from trainer.rounds.candidates import CandidateQueue, Publish, code_version, publisher_of
@@ -201,7 +201,8 @@ class _Conduct:
             self._queue.close()
 
     def _registered(self, record: CheckpointRecord, ref: str) -> None:
-        self._sink.candidate(record, ref)
+        if self._row.method != Method.RM:
+            self._sink.candidate(record, ref)
         self._show.candidate(record.step, ref)
 
     def _config(self) -> RoundConfig:

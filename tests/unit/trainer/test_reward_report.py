@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from ratchet.errors import PolicyRefused
 from trainer.errors import NoUsableRows
 from trainer.reward import statistics
 from trainer.reward.drift import drift
@@ -177,10 +178,18 @@ def test_resampling_draws_prompts_not_pairs() -> None:
 
 
 def test_broken_scores_and_no_scores_are_refused() -> None:
-    with pytest.raises(ValueError, match="no finite number"):
+    with pytest.raises(PolicyRefused, match="no finite number"):
         scores_of(np.array([1.0, np.nan]))
     with pytest.raises(NoUsableRows):
         scores_of(np.array([]))
+
+
+def test_prompts_the_reference_was_not_asked_count_nowhere_but_there() -> None:
+    margin, asked = np.array([1.0, 2.0, 3.0]), np.array([0.0, np.nan, 1.0])
+    found = report(scores_of(margin, reference=asked))
+    assert found["pairs"] == 3
+    assert found["difference_from_reference"]["pairs"] == 2
+    assert found["difference_from_reference"]["chosen"]["mean"] == pytest.approx((1.0 + 2.0) / 2)
 
 
 def test_prompts_are_numbered_by_identity() -> None:

@@ -1,0 +1,237 @@
+"""`ratchet reward`: reward models, what was measured of them, and a server for one."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ratchet.commands.options import AsJson, DataDir, emit
+from ratchet.home import Home
+
+if TYPE_CHECKING:
+    from ratchet.db.models.training import RewardModel
+
+app = typer.Typer()
+
+Model = Annotated[str, typer.Argument(metavar="REF", help="NAME@VERSION, or NAME for its newest version.")]
+
+
+@app.command("list")
+def list_models(
+    name: Annotated[str | None, typer.Argument(help="Only versions of this name.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List reward models, the newest first, with accuracy and its interval."""
+    from ratchet.commands.operator import operator_engine
+    from ratchet.db.engine import session_scope
+    from trainer.reward.registry import listed
+
+    with operator_engine(Home.resolve(data_dir)) as engine, session_scope(engine) as session:
+        documents = [_line(row) for row in listed(session, name)]
+    emit(documents, as_json, _print_list)
+
+
+@app.command()
+def show(model: Model, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show one reward model: where it comes from, its report, and what was measured since."""
+    from ratchet.commands.operator import operator_engine
+    from ratchet.db.engine import session_scope
+    from trainer.reward.registry import find, measurements
+
+    with operator_engine(Home.resolve(data_dir)) as engine, session_scope(engine) as session:
+        row = find(session, model)
+        document = {
+            **_line(row),
+            "report": row.report,
+            "provenance": row.provenance,
+            "measurements": [
+                {name: getattr(each, name) for name in ("created_at", "policy", "snapshot", "report")}
+                for each in measurements(session, row.ref)
+            ],
+        }
+    emit(document, as_json, _print_one)
+
+
+@app.command()
+def report(
+    model: Model,
+    snapshot: Annotated[
+        str,
+        typer.Option(help="Fresh pairs to measure on: latest, a digest or its beginning, or a folder."),
+    ] = "latest",
+    rows: Annotated[int, typer.Option(min=1, help="Validation pairs at most.")] = 512,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a reward model again, and compare with what it was when it was trained.
+
+    An accuracy that fell beyond its interval raises the alarm reward-model-drift.
+    """
+    from ratchet.commands.operator import role_engine
+    from ratchet.commands.progress import shown
+    from ratchet.db.engine import session_scope
+    from ratchet.db.roles import Role
+    from ratchet.sealed import reward_store
+    from trainer.reward.drift import observe
+    from trainer.reward.registry import find, measure
+    from trainer.rounds.asking import find_data, folder_for
+
+    home = Home.resolve(data_dir)
+    with role_engine(home, Role.TRAINER) as engine:
+        with session_scope(engine) as session:
+            row = find(session, model)
+            data = find_data(session, snapshot, "pairs")
+            ref, artifact, provenance = row.ref, row.artifact, row.provenance
+            reference = folder_for(session, home, provenance["reference"])
+        with reward_store(home).opened(artifact) as folder, shown() as work:
+            measured = measure(
+                folder,
+                data.folder,
+                reference,
+                max_length=int(provenance["config"]["data"]["max_length"]),
+                rows=rows,
+                report=work.stage,
+            )
+        policies: list[str] = measured["policies"]
+        with session_scope(engine) as session:
+            found = observe(
+                session,
+                find(session, ref),
+                report=measured["report"],
+                policy=policies[0] if len(policies) == 1 else None,
+                snapshot=measured["snapshot"],
+            )
+    document = {"ref": ref, **measured, "drift": found.document()}
+    emit(document, as_json, _print_measured)
+
+
+@app.command()
+def serve(model: Model, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Serve a reward model on a socket in the data folder, until Ctrl-C or SIGTERM.
+
+    The model is opened into a folder of this user's alone for as long as the server runs. POST /classify on
+    the socket takes token ids and gives raw scores; only their differences on one prompt mean anything.
+    """
+    import signal
+    from types import FrameType
+
+    from ratchet.commands.operator import operator_engine
+    from ratchet.db.engine import session_scope
+    from ratchet.errors import EnvironmentFault
+    from ratchet.sealed import reward_store
+    from trainer.reward.registry import find
+    from trainer.reward.serve import served
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise typer.Exit
+
+    home = Home.resolve(data_dir)
+    with operator_engine(home) as engine, session_scope(engine) as session:
+        row = find(session, model)
+        ref, artifact = row.ref, row.artifact
+        max_length = int(row.provenance["config"]["data"]["max_length"])
+    signal.signal(signal.SIGTERM, end)
+    socket = home.run / f"reward-{ref.rpartition('@')[2]}.sock"
+    log = home.logs / "reward.log"
+    with (
+        reward_store(home).opened(artifact) as folder,
+        served(folder, ref, socket, log, max_length) as process,
+    ):
+        document = {"model": ref, "socket": str(socket), "pid": process.pid, "log": str(log)}
+        emit(document, as_json, _print_served)
+        _flush()
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            raise typer.Exit from None
+        raise EnvironmentFault(f"the reward server ended with code {code} (log: {log})")
+
+
+def _flush() -> None:
+    import sys
+
+    sys.stdout.flush()
+
+
+def _line(row: "RewardModel") -> dict[str, Any]:
+    return {
+        "ref": row.ref,
+        "parent": row.parent,
+        "snapshot": row.snapshot,
+        "round": row.round_id,
+        "created_at": row.created_at,
+        "pairs": row.report["pairs"],
+        "accuracy": row.report["accuracy"],
+    }
+
+
+def _print_list(documents: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for heading in ("reward model", "created", "accuracy", "pairs", "grown from", "data"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "reward model")
+    for each in documents:
+        table.add_row(
+            each["ref"],
+            f"{each['created_at']:%Y-%m-%d %H:%M}",
+            _interval(each["accuracy"]),
+            str(each["pairs"]),
+            each["parent"] or "-",
+            each["snapshot"][:12],
+        )
+    Console().print(table if documents else "no reward models; `ratchet train rm --config FILE` trains one")
+
+
+def _print_one(document: dict[str, Any]) -> None:
+    typer.echo(f"{document['ref']}, grown from {document['parent']} on {document['snapshot'][:12]}")
+    _print_report(document["report"])
+    for each in document["measurements"]:
+        typer.echo(
+            f"measured {each['created_at']:%Y-%m-%d %H:%M} on pairs of {each['policy'] or 'several'}: "
+            f"accuracy {_interval(each['report']['accuracy'])}"
+        )
+
+
+def _print_measured(document: dict[str, Any]) -> None:
+    typer.echo(f"{document['ref']} on {document['snapshot'][:12]}")
+    _print_report(document["report"])
+    found = document["drift"]
+    word = (
+        "fallen: the alarm reward-model-drift is raised" if found["fallen"] else "no fall beyond its interval"
+    )
+    typer.echo(f"accuracy less that of its training data: {_interval(found['change'], signed=True)}; {word}")
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    calibration, length = report["calibration"], report["length"]
+    error = _interval(calibration["expected_calibration_error"])
+    typer.echo(f"accuracy            {_interval(report['accuracy'])} of {report['pairs']} pairs")
+    typer.echo(
+        f"calibration error   {error}; up to {calibration['calibrated_up_to']:.3f} is what a calibrated "
+        "model shows"
+    )
+    if length["model_prefers_longer"] is not None:
+        typer.echo(
+            f"prefers the longer  {_interval(length['model_prefers_longer'])}; raters did in "
+            f"{length['raters_chose_longer']['value']:.3f}"
+        )
+    if length["correlation"] is not None:
+        typer.echo(f"length correlation  {_interval(length['correlation'], signed=True)}")
+    differences = report["difference_from_reference"]
+    for side in ("chosen", "rejected") if differences is not None else ():
+        quantiles = differences[side]["quantiles"]
+        typer.echo(
+            f"{side:<9}less reference  mean {differences[side]['mean']:+.3f}, quantiles "
+            + ", ".join(f"{float(q):.0%} {value:+.2f}" for q, value in quantiles.items())
+        )
+
+
+def _print_served(document: dict[str, Any]) -> None:
+    typer.echo(f"{document['model']} answers at {document['socket']} (log: {document['log']})")
+
+
+def _interval(found: dict[str, float], *, signed: bool = False) -> str:
+    form = "+.3f" if signed else ".3f"
+    return f"{found['value']:{form}} [{found['low']:{form}}, {found['high']:{form}}]"

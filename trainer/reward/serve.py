@@ -1,0 +1,148 @@
+"""A reward model behind vLLM's pooling runner, on a socket in the data folder.
+
+The socket, unlike a port, is out of reach for processes that do not see the data folder, the evaluator's
+among them. `POST /classify` with `{"model": ..., "input": [[token, ...], ...]}` answers with one raw score in
+`data[i].probs`: the last token is pooled, which is the last real one, since an engine pads nothing.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from ratchet.errors import EnvironmentFault
+from ratchet.supervisor import environment, leash, vllm
+from ratchet.supervisor.words import last_words
+
+LONGEST_SOCKET = 100
+"""Bytes of a Unix socket's path; the system allows 107."""
+_START_TIMEOUT_S = 300.0
+_POLL_S = 0.25
+_GRACE_S = 5.0
+
+
+def command(folder: Path, served: str, socket: Path, max_length: int) -> list[str]:
+    """The words that start the server.
+
+    Args:
+        folder: The plain reward model.
+        served: Its `name@version`, which the server answers to.
+        socket: Where it listens.
+        max_length: Tokens of a sequence at most.
+    """
+    on_cpu = vllm.runs_on_cpu()
+    words = [
+        sys.executable, "-m", vllm.ENTRY,
+        "--model", str(folder),
+        "--served-model-name", served,
+        "--uds", str(socket),
+        "--runner", "pooling",
+        "--pooler-config", '{"use_activation": false}',
+        "--max-model-len", str(max_length),
+        "--dtype", "float32" if on_cpu else "auto",
+    ]  # fmt: skip
+    return [*words, "--enforce-eager"] if on_cpu else words
+
+
+def variables() -> dict[str, str]:
+    """The server's environment: an engine's, without a key, since its socket is the border."""
+    given: dict[str, str] = {}
+    if vllm.runs_on_cpu():
+        cores = sorted(os.sched_getaffinity(0))
+        given |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+        preloaded = ":".join(str(library) for library in vllm.preloads())
+        if preloaded:
+            given["LD_PRELOAD"] = preloaded
+    return environment.of_engine(given, {})
+
+
+@contextmanager
+def served(
+    folder: Path, name: str, socket: Path, log: Path, max_length: int
+) -> Generator["subprocess.Popen[bytes]"]:
+    """Runs a server; inside it answers, and behind it is gone.
+
+    Args:
+        folder: The plain reward model.
+        name: Its `name@version`.
+        socket: Where it listens; made anew.
+        log: File its output is added to.
+        max_length: Tokens of a sequence at most.
+
+    Raises:
+        EnvironmentFault: It does not start, or the socket's path is too long.
+    """
+    if len(bytes(socket)) > LONGEST_SOCKET:
+        raise EnvironmentFault(f"{socket} is too long for a socket's path: choose a shorter --data-dir")
+    socket.unlink(missing_ok=True)
+    began = log.stat().st_size if log.exists() else 0
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-I", "-S", leash.__file__, str(os.getpid()),
+                *command(folder, name, socket, max_length),
+            ],
+            env=variables(), cwd=socket.parent, stdin=subprocess.DEVNULL, stdout=output,
+            stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        _wait_until_healthy(process, socket, log, began)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        socket.unlink(missing_ok=True)
+
+
+def client(socket: Path) -> httpx.Client:
+    """A client of the server behind a socket."""
+    return httpx.Client(
+        transport=httpx.HTTPTransport(uds=str(socket)),
+        base_url="http://reward",
+        timeout=60.0,
+        trust_env=False,
+    )
+
+
+def score(asking: httpx.Client, model: str, sequences: list[list[int]]) -> list[float]:
+    """Raw scores of sequences of token ids, BOS and chat marks included.
+
+    Raises:
+        EnvironmentFault: The server refuses them, or cannot be reached.
+    """
+    try:
+        answer = asking.post("/classify", json={"model": model, "input": sequences})
+        answer.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        raise EnvironmentFault(
+            f"the reward server refused ({error.response.status_code}): {error.response.text[:300]}"
+        ) from error
+    except httpx.TransportError as error:
+        raise EnvironmentFault(f"the reward server cannot be reached: {error}") from error
+    data = sorted(answer.json()["data"], key=lambda item: item["index"])
+    return [float(item["probs"][0]) for item in data]
+
+
+def _wait_until_healthy(process: "subprocess.Popen[bytes]", socket: Path, log: Path, began: int) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    with client(socket) as asking:
+        while process.poll() is None and time.monotonic() < deadline:
+            try:
+                if asking.get("/health").status_code == 200:
+                    return
+            except httpx.TransportError:
+                pass
+            time.sleep(_POLL_S)
+    how = "does not answer" if process.poll() is None else f"ended with code {process.returncode}"
+    raise EnvironmentFault(
+        f"the reward server {how}: {last_words(log, began) or 'it said nothing'} (log: {log})"
+    )
