@@ -130,6 +130,8 @@ class _Suite(_Strict):
     """Of a trained skill: its own distribution or a harder disjoint one; of others: regression or conduct."""
     floor: float | None = Field(default=None, ge=0, le=1)
     """The score below which no candidate is proposed."""
+    margin: float | None = Field(default=None, ge=0, le=1)
+    """How much worse than production a candidate may be shown to be; none: it is reported, not held."""
     source: FileSource | HeldOutSource | TrafficSource | None = None
 
     @model_validator(mode="after")
@@ -161,6 +163,14 @@ class InstructionSuite(_Suite):
 
     scorer: Literal["instructions"]
     items: list[InstructionItem] = []
+    constraints: list[Constraint] = []
+    """Of every prompt of the source."""
+
+    @model_validator(mode="after")
+    def _checks_something(self) -> Self:
+        if bool(self.constraints) != (self.source is not None):
+            raise ValueError("constraints of the suite go with a source, those of an item with items")
+        return self
 
 
 class FormatSuite(_Suite):
@@ -168,6 +178,14 @@ class FormatSuite(_Suite):
 
     scorer: Literal["format"]
     items: list[FormatItem] = []
+    form: Format | None = None
+    """Of every answer to a prompt of the source."""
+
+    @model_validator(mode="after")
+    def _checks_something(self) -> Self:
+        if (self.form is not None) != (self.source is not None):
+            raise ValueError("the form of the suite goes with a source, that of an item with items")
+        return self
 
 
 class OverlongSuite(_Suite):

@@ -39,8 +39,8 @@ def write_selection(url: str, round_id: UUID) -> UUID:
             (run, round_id, PRODUCTION),
         )
         connection.execute(
-            "INSERT INTO evaluation.selection (id, round_id, run_id, candidates, chosen, reason, record, digest)"
-            " VALUES (%s, %s, %s, '[]', %s, 'best', '{}', 'd')",
+            "INSERT INTO evaluation.selection (id, round_id, run_id, candidates, chosen, reason, record,"
+            " digest) VALUES (%s, %s, %s, '[]', %s, 'best', '{}', 'd')",
             (selection, round_id, run, candidate(1)),
         )
     return selection
@@ -67,7 +67,7 @@ def test_a_report_joins_rewards_only_once_the_selection_is_written(
     ("role", "statement"),
     [
         *(
-            (role, f"SELECT * FROM evaluation.{table}")
+            (role, f"TABLE evaluation.{table}")
             for role in (Role.TRAINER, Role.GATEWAY, Role.FEEDBACK)
             for table in ("verdict", "outcome", "answer", "item", "selection", "judge", "eval_run")
         ),
@@ -102,7 +102,7 @@ def test_the_operator_reads_every_table(database: Database) -> None:
     tables = rows(url, "SELECT tablename FROM pg_tables WHERE schemaname = 'evaluation'")
     assert len(tables) == 9
     for (table,) in tables:
-        rows(url, f"SELECT FROM evaluation.{table}")  # noqa: S608
+        rows(url, f"SELECT FROM evaluation.{table}")
 
 
 def test_the_evaluator_learns_what_a_judge_shares_with_a_reward_model_and_no_more(
@@ -167,8 +167,9 @@ def test_a_calibration_passes_exactly_when_nothing_fell_short(database: Database
             ("j@" + "e" * 12, "e" * 12, "e" * 64),
         )
         insert = (
-            "INSERT INTO evaluation.calibration (id, judge, dimension, template, labels, labels_digest, pairs,"
-            " figures, bar, shortcomings, passed) VALUES (%s, %s, 'h', 't', 'l', 'd', 3, '{}', '{}', %s, true)"
+            "INSERT INTO evaluation.calibration (id, judge, dimension, template, labels, labels_digest,"
+            " pairs, figures, bar, shortcomings, passed)"
+            " VALUES (%s, %s, 'h', 't', 'l', 'd', 3, '{}', '{}', %s, true)"
         )
         connection.execute(insert, (new_id(), "j@" + "e" * 12, Jsonb([])))
         with pytest.raises(psycopg.errors.CheckViolation):

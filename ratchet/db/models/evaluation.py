@@ -67,7 +67,7 @@ class CalibrationRow(Base):
 
 
 class EvalRun(Base):
-    """One run over suites: whose answers, against whose, judged by whom. `config` is everything it follows from."""
+    """One run over suites: whose answers, against whose, judged by whom; `config` is all it follows from."""
 
     __tablename__ = "eval_run"
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
