@@ -40,7 +40,7 @@ def answer_logprobs(model: CausalModel, batch: BranchRow | PaddedBatch, attentio
     """
     if isinstance(batch, BranchRow):
         outputs = model(**attention.inputs(batch), logits_to_keep=batch.read)
-        return token_logprobs(outputs.logits[0], batch.target)
+        return token_logprobs(outputs.logits.flatten(0, 1), batch.target)
     outputs = model(
         input_ids=batch.input_ids,
         attention_mask=batch.attention_mask,
