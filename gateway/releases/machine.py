@@ -293,8 +293,12 @@ def let_engines_go(session: Session, now: datetime) -> list[str]:
 
 
 def plan_of(release: Release) -> ReleasePlan:
-    """The plan a release follows."""
-    return ReleasePlan.model_validate(release.plan)
+    """The plan a release follows.
+
+    Raises:
+        ConfigError: It was checked by another version of Ratchet, and is none to this one.
+    """
+    return ReleasePlan.parse(release.plan, source=f"the plan of {release.policy}")
 
 
 def arms_of(release: Release, plan: ReleasePlan, number: int) -> tuple[PlannedArm, ...]:

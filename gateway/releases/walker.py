@@ -26,10 +26,12 @@ from gateway.releases.webhook import Webhook
 from ratchet.alarms import raise_alarm
 from ratchet.db.engine import session_scope
 from ratchet.db.models.releases import OfflineAbort, Release
+from ratchet.errors import ConfigError
 from ratchet.logs import get_logger
 
 ACTOR = "walker"
 WARM_ASKS = 8
+UNREADABLE_AGAIN_S = 60.0
 RELEASE_ABORTED = "release_aborted"
 """Alarm: a release was aborted by itself; stands until a person clears it."""
 RELEASE_HELD = "release_held"
@@ -80,12 +82,20 @@ class Walker:
             releases = session.scalars(select(Release).where(Release.ended_at.is_(None))).all()
             machine.let_engines_go(session, self._clock())
         for release in releases:
-            if release.state == machine.PREPARING:
-                self._prepare(release)
-                continue
-            self._probe(release)
-            if self._is_due(self._look_at, release.id, machine.plan_of(release).look_seconds):
-                self._look(release)
+            try:
+                self._walk(release)
+            except ConfigError as error:
+                if self._is_due(self._look_at, release.id, UNREADABLE_AGAIN_S):
+                    with session_scope(self._engine) as session:
+                        raise_alarm(session, RELEASE_HELD, str(release.id), {"reason": str(error)})
+
+    def _walk(self, release: Release) -> None:
+        if release.state == machine.PREPARING:
+            self._prepare(release)
+            return
+        self._probe(release)
+        if self._is_due(self._look_at, release.id, machine.plan_of(release).look_seconds):
+            self._look(release)
 
     def _settle_offline(self) -> None:
         with session_scope(self._engine) as session:

@@ -160,6 +160,20 @@ def test_answers_that_all_fail_abort_whatever_the_stage_waits_for(
     assert (point["decision"], point["candidate"], point["baseline"]) == ("harm", 1.0, 0.0)
 
 
+def test_a_metric_whose_measurements_are_none_of_its_kind_holds(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    metrics = {"task:score": {"measure": "share", "worse": "lower", "margin": 0.2, "harm": 0.1, "users": 2}}
+    release = begin(control, engine, 2, metrics=metrics)
+    answers = [answer(release, policy, f"u{n}") for n in range(30) for policy in (NEW, OLD)]
+    for identity in put(database.owner_url, *answers):
+        put_event(database.owner_url, identity, "metric", name="score", value=7.0)
+    seen = look(engine, release)
+    assert (seen.decision.action, seen.decision.reason) == (Action.HOLD, "task:score: not measured")
+    [kept] = control.status("m")["look"]["metrics"]
+    assert (kept["decision"], kept["n_candidate"], kept["estimate"]) == ("dead", 0, None)
+
+
 def test_a_lopsided_share_of_users_holds_for_good(
     control: Control, engine: Engine, database: Database
 ) -> None:

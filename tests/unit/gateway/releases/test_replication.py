@@ -1,0 +1,41 @@
+"""Predicted beside observed: a gap is named only where the two intervals do not meet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.releases.replication import gap, read_predicted
+from ratchet.errors import ConfigError
+
+
+def effect(estimate: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"estimate": estimate, "low": low, "high": high}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "observed", "words"),
+    [
+        (effect(-0.1, -0.2, 0.0), effect(0.0, -0.05, 0.05), None),
+        (effect(-0.1, -0.2, -0.05), effect(0.02, 0.01, 0.03), "the offline gain did not replicate"),
+        (effect(-0.1, -0.2, -0.05), effect(-0.4, -0.5, -0.3), "traffic and selection disagree"),
+        (effect(-0.1, -0.2, -0.05), effect(0.02, None, None), None),
+        (effect(-0.1, -0.2, -0.05), None, "traffic never measured it"),
+    ],
+)
+def test_a_gap_beyond_both_intervals_is_named(
+    predicted: dict[str, Any], observed: dict[str, Any] | None, words: str | None
+) -> None:
+    told = gap("wins", predicted, observed)
+    assert told is None if words is None else words in (told or "")
+
+
+def test_predicted_effects_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "predicted.json"
+    file.write_text(json.dumps({"wins": {"estimate": -0.1, "low": -0.2, "high": 0, "more": "text"}}))
+    assert read_predicted(file) == {"wins": effect(-0.1, -0.2, 0.0)}
+    for wrong in ("[]", "{", '{"wins": {"estimate": 1}}', '{"wins": 3}'):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match="not a JSON object"):
+            read_predicted(file)
