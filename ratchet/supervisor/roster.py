@@ -48,7 +48,7 @@ class Keys:
     """Secrets of the stack that some of its processes are given.
 
     Attributes:
-        engine: Key the engines ask for: the gateway's.
+        engine: Key the engines ask for: the gateway's and the evaluator's.
         reward_store: Key of the reward store: the trainer's.
     """
 
@@ -183,6 +183,7 @@ def _subsystem_environment(home: Home, role: Role, url: str, keys: Keys, kind: s
         secrets[KEY_VARIABLE] = keys.reward_store
     if role is Role.EVALUATOR:
         given["HOME"] = str(home.evaluation)
+        secrets["RATCHET_EVALUATOR_ENGINE_KEY"] = keys.engine
     return of_service(role.service, WorkerSettings, given, secrets)
 
 

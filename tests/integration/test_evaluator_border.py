@@ -172,6 +172,8 @@ def test_the_key_is_given_to_the_trainers_processes_alone(up: Up, commands: dict
     having = {name for name, command in commands.items() if key in command.env.values()}
     assert having == {"trainer-web", "trainer-worker"}
     assert all(commands[name].env[KEY_VARIABLE] == key for name in having)
+    engines = shared_key(up.home, ENGINE_KEY)
+    assert commands["evaluator-worker"].env["RATCHET_EVALUATOR_ENGINE_KEY"] == engines
 
 
 def test_a_sealed_reward_model_is_no_use_without_the_key(up: Up, commands: dict[str, Command]) -> None:
