@@ -35,15 +35,23 @@ def wealth(z: Floats, floor: float, planned: Floats | float) -> Floats:
     Returns:
         Shape [..., n].
     """
-    boldest = BOLDEST / floor
-    total = PLANNED_WEIGHT * _grown(np.minimum(planned, boldest) * z)
-    for part in FIXED:
-        total += (1 - PLANNED_WEIGHT) / len(FIXED) * _grown(part * boldest * z)
+    total = np.zeros_like(z)
+    for coin, bet in gamblers(floor, planned):
+        total += coin * _grown(bet * z)
     return total
 
 
+def gamblers(floor: float, planned: Floats | float) -> list[tuple[float, Floats | float]]:
+    """Each gambler's part of the first coin, and its bets. Arguments as in `wealth`."""
+    boldest = BOLDEST / floor
+    fixed = (1 - PLANNED_WEIGHT) / len(FIXED)
+    return [(PLANNED_WEIGHT, np.minimum(planned, boldest)), *((fixed, part * boldest) for part in FIXED)]
+
+
 def shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> bool:
-    """Whether the mean of z was shown to be above 0, at the last observation or at any before it.
+    """Whether the mean of z is shown to be above 0 by all the observations so far.
+
+    Evidence may be lost again; that an abort is never taken back is the release's own state.
 
     Args:
         z: Shape [n], in the users' order.
@@ -51,7 +59,7 @@ def shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> boo
         planned: As in `wealth`.
         alpha: Chance of a false claim, over all looks together.
     """
-    return bool(z.size) and bool(wealth(z, floor, planned).max() >= 1 / alpha)
+    return bool(z.size) and bool(wealth(z, floor, planned)[-1] >= 1 / alpha)
 
 
 def first_shown(z: Floats, floor: float, planned: Floats | float, alpha: float) -> NDArray[np.float64]:

@@ -4,6 +4,9 @@ Users are the units: a user's measurements are brought to their mean first, so t
 count as independent. Arms are compared by blocks of users in the order in which they came: each block holds
 one user of the smaller arm and as many of the larger as there are for each by plan. Blocks of one time are
 compared with each other, so a level that drifts cancels.
+
+Where every user's mean stays as it is, the ends hold exactly, at every look and for any number of users.
+Where users come back their means still move; docs/releases.md has what was measured then.
 """
 
 import math
@@ -160,7 +163,8 @@ def quantile(
 def quantile_bet(level: float, users: int, alpha: float) -> float:
     """The bet that makes a quantile's interval about narrowest after so many users.
 
-    The log of the wealth is about bet * sum - bet**2 / 2 * users * level * (1 - level), and is to be log(1 / alpha).
+    The logarithm of the wealth, about bet * sum - bet**2 / 2 * users * level * (1 - level), is to be
+    log(1 / alpha) for the smallest sum.
     """
     return math.sqrt(-2 * math.log(alpha) / (level * (1 - level) * users))
 

@@ -5,7 +5,15 @@ import numpy as np
 from gateway.releases.budget import levels, ratio_level
 from gateway.releases.confidence import Contrast, compared, quantile, share_beyond, user_quantile
 from gateway.releases.decision import ArmState, MetricState, RatioState
-from gateway.releases.plan import HOLDBACK, PROBED, QuantileMetric, RatioMetric, ReleasePlan, ShareMetric
+from gateway.releases.plan import (
+    HOLDBACK,
+    PROBED,
+    Metric,
+    QuantileMetric,
+    RatioMetric,
+    ReleasePlan,
+    ShareMetric,
+)
 from gateway.releases.ratio import ratio_p_value
 from gateway.releases.samples import Floats, Sample
 
@@ -73,7 +81,7 @@ def _of_means(
     budget = levels(plan, stage, name)
     own, other = _scaled(metric, candidate), _scaled(metric, baseline)
     ends = compared(
-        _contrast(metric),
+        contrast_of(metric),
         *_blocks(plan, stage, name, candidate, baseline, own, other),
         lower_gap=2 * metric.margin - metric.harm,
         upper_gap=metric.margin,
@@ -88,7 +96,7 @@ def _of_means(
     return MetricState(
         _arm(candidate, levels_told[0]),
         _arm(baseline, levels_told[1]),
-        _worsening(_contrast(metric), _mean(own), _mean(other)),
+        _worsening(contrast_of(metric), _mean(own), _mean(other)),
         ends.lower,
         ends.upper,
         beyond,
@@ -111,7 +119,7 @@ def _of_quantile(
     return MetricState(
         _arm(candidate, levels_told[0]),
         _arm(baseline, levels_told[1]),
-        _worsening(_contrast(metric), *levels_told),
+        _worsening(contrast_of(metric), *levels_told),
         _signed(least if higher else most, higher=higher),
         _signed(most if higher else least, higher=higher),
     )
@@ -161,7 +169,8 @@ def _blocks(
     )
 
 
-def _contrast(metric: ShareMetric | RatioMetric | QuantileMetric) -> Contrast:
+def contrast_of(metric: Metric) -> Contrast:
+    """How the arms are compared in a metric."""
     if isinstance(metric, ShareMetric):
         return "difference"
     return "ratio_higher" if metric.worse == "higher" else "ratio_lower"

@@ -1,18 +1,20 @@
 """Releases of a made-up candidate, many at once: how often the plan's own bounds stop or promote it.
 
-The tests are those of `gateway.releases.measure`, which may be looked at after every user; beside them stands what
-teams do without them, a z-test repeated at every look.
+The tests are those of `gateway.releases.measure`, which may be looked at after every user; beside them stands
+what teams do without them, a z-test repeated at every look.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.random import Generator
+from numpy.typing import NDArray
 
-from gateway.releases.betting import first_shown
+from gateway.releases.betting import first_shown, gamblers
 from gateway.releases.budget import levels
-from gateway.releases.confidence import Excess, excess, planned_bets
+from gateway.releases.confidence import Excess, excess, planned_bets, quantile_bet
 from gateway.releases.measure import block_sizes, contrast_of
 from gateway.releases.plan import Metric, QuantileMetric, RatioMetric, ReleasePlan, Stage
 from gateway.releases.samples import Floats
@@ -20,6 +22,7 @@ from gateway.releases.samples import Floats
 NAIVE_Z = 1.6449
 """One-sided 5%."""
 _AT_ONCE = 100
+_HALVINGS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class World:
 
     Attributes:
         level: Mean share, or median of a log-normal measurement.
-        spread: Of a share, the correlation within a user; else the standard deviation of the logarithm between
-            users.
+        spread: Of a share, the correlation within a user; else the standard deviation of the logarithm
+            between users.
         answers: Measurements of each user.
         noise: Standard deviation of the logarithm between a user's answers.
     """
@@ -49,8 +52,8 @@ class Outcome:
         promoted: Every metric was shown to be within its margin in the last stage, and no harm before.
         naive_aborted: What repeated z-tests would have stopped.
         naive_promoted: What they would have promoted.
-        users: Of each arm in the last stage, for the share of releases that `share` names.
-        share: Of releases that had been promoted by then.
+        promoted_after: Users of each arm in the last stage until promotion, by release; infinity where it was
+            not.
     """
 
     aborted: float
@@ -58,7 +61,6 @@ class Outcome:
     naive_aborted: float
     naive_promoted: float
     promoted_after: Floats
-    """Users of each arm in the last stage until promotion, by release; infinity where it was not."""
 
     def users_for(self, share: float) -> float:
         """Users of each arm in the last stage after which so large a share of the releases was promoted."""
@@ -127,7 +129,15 @@ def _walk(
         blocks = last_users if last else stage.users
         times = [
             metric_times(
-                plan, stage, name, worlds[name], worsening.get(name, 0.0), blocks, releases, looks // len(plan.stages), rng
+                plan,
+                stage,
+                name,
+                worlds[name],
+                worsening.get(name, 0.0),
+                blocks,
+                releases,
+                looks // len(plan.stages),
+                rng,
             )
             for name in plan.metrics_of(stage.name)
         ]
@@ -204,7 +214,8 @@ def _users(metric: Metric, world: World, worsening: float, shape: tuple[int, ...
 
 def _naive(told: Excess, sign: int, looks: int) -> Floats:
     """The first look at which a z-test is significant, in blocks."""
-    count = np.unique(np.linspace(2, told.z.shape[-1], looks).astype(int))
+    blocks: int = told.z.shape[-1]
+    count: NDArray[np.int64] = np.unique(np.linspace(2, blocks, looks).astype(np.int64))
     sums = np.cumsum(told.z, axis=-1)[..., count - 1]
     squares = np.cumsum(told.z**2, axis=-1)[..., count - 1]
     variance = np.maximum(squares / count - (sums / count) ** 2, 1e-12)
@@ -226,18 +237,79 @@ def _quantile_times(
 ) -> _Times:
     """As `metric_times`; a user has one answer, and evidence is looked for at the looks."""
     budget, each = levels(plan, stage.name, name), block_sizes(plan, stage.name)[1]
-    candidate = _users(metric, world, worsening, (releases, blocks), rng)
-    baseline = _users(metric, world, 0.0, (releases, blocks * each), rng)
-    count = np.unique(np.linspace(max(2, blocks // looks), blocks, looks).astype(int))
-    harm, passed = np.full(releases, np.inf), np.full(releases, np.inf)
-    for users in count[::-1]:
-        own, other = candidate[:, :users], baseline[:, : users * each]
-        lower = _bounds(own, metric.quantile, stage.users, budget.harm / 2, -1) / _bounds(
-            other, metric.quantile, stage.users * each, budget.harm / 2, 1
-        )
-        harm = np.where(lower - 1 > metric.harm, users, harm)
-        upper = _bounds(own, metric.quantile, stage.users, budget.pass_ / 2, 1) / _bounds(
-            other, metric.quantile, stage.users * each, budget.pass_ / 2, -1
-        )
-        passed = np.where(upper - 1 < metric.margin, users, passed)
-    return _Times(harm, passed, np.full(releases, np.inf), np.where(np.isfinite(passed), 2.0, 2.0))
+    count = np.unique(np.linspace(blocks / looks, blocks, looks).astype(np.int64))
+    own = _Arm(_users(metric, world, worsening, (releases, blocks), rng), count, stage.users, metric.quantile)
+    other = _Arm(
+        _users(metric, world, 0.0, (releases, blocks * each), rng),
+        count * each,
+        stage.users * each,
+        metric.quantile,
+    )
+
+    def harms(upto: NDArray[np.int64]) -> NDArray[np.bool_]:
+        level = budget.harm / 2
+        return own.bound("lower", level, upto) > (1 + metric.harm) * other.bound("upper", level, upto)
+
+    def passes(upto: NDArray[np.int64]) -> NDArray[np.bool_]:
+        level = budget.pass_ / 2
+        return own.bound("upper", level, upto) < (1 + metric.margin) * other.bound("lower", level, upto)
+
+    never = np.full(releases, np.inf)
+    return _Times(
+        _first_look(harms, count, releases), _first_look(passes, count, releases), never, np.zeros(releases)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """One arm's measurements, one of each user.
+
+    Attributes:
+        values: Shape [releases, users].
+        count: Users at each look, shape [looks].
+        planned: Users by plan.
+        level: Of the quantile.
+    """
+
+    values: Floats
+    count: NDArray[np.int64]
+    planned: int
+    level: float
+
+    def bound(self, side: Literal["lower", "upper"], alpha: float, upto: NDArray[np.int64]) -> Floats:
+        """An end of the quantile's confidence sequence by the look `upto`, of shape [releases] like it.
+
+        The wealth of `gateway.releases.confidence.quantile`, which for one answer a user is a function of how
+        many are up to the bound.
+        """
+        bet = quantile_bet(self.level, self.planned, alpha)
+        floor = 1 - self.level if side == "lower" else self.level
+        sign = 1 if side == "lower" else -1
+        seen = np.arange(len(self.count)) <= upto[:, None]
+        low = np.full(len(self.values), np.log(self.values.min()))
+        high = np.full(len(self.values), np.log(self.values.max()))
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            within = np.cumsum(self.values <= np.exp(middle)[:, None], axis=-1)[:, self.count - 1]
+            rich = np.zeros(within.shape)
+            for coin, stake in gamblers(floor, bet):
+                won = within * np.log1p(stake * sign * (self.level - 1))
+                won += (self.count - within) * np.log1p(stake * sign * self.level)
+                rich += coin * np.exp(np.minimum(won, 700))
+            ruled_out = ((rich >= 1 / alpha) & seen).any(axis=-1)
+            rises = ruled_out if side == "lower" else ~ruled_out
+            low, high = np.where(rises, middle, low), np.where(rises, high, middle)
+        return np.exp(low if side == "lower" else high)
+
+
+def _first_look(
+    told: Callable[[NDArray[np.int64]], NDArray[np.bool_]], count: NDArray[np.int64], releases: int
+) -> Floats:
+    """Users at the first look by which something is shown, infinity where never; what is shown stays so."""
+    low, high = np.full(releases, -1), np.full(releases, len(count) - 1)
+    ever = told(high)
+    while ever.any() and (high - low > 1).any():
+        middle = (low + high) // 2
+        now = told(middle)
+        low, high = np.where(now, low, middle), np.where(now, middle, high)
+    return np.where(ever, count[high], np.inf)
