@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
+from evaluator.settings import EvaluatorSettings
 from feedback.settings import FeedbackSettings
 from gateway.releases.settings import ReleaseSettings
 from ratchet.db.roles import SERVICE_ROLES
@@ -158,6 +159,7 @@ def references(owner_url: str) -> dict[str, Callable[[], str]]:
         "settings-gateway": lambda: settings_table(GatewaySettings),
         "settings-worker": lambda: settings_table(WorkerSettings),
         "settings-feedback": lambda: settings_table(FeedbackSettings),
+        "settings-evaluator": lambda: settings_table(EvaluatorSettings),
         "settings-trainer": lambda: settings_table(TrainerSettings),
         "round-config": round_table,
         "settings-release": lambda: settings_table(ReleaseSettings),
