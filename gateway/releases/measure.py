@@ -1,5 +1,7 @@
 """From two samples to what is known of a metric at a look."""
 
+import math
+
 import numpy as np
 
 from gateway.releases.budget import levels, ratio_level
@@ -19,7 +21,7 @@ from gateway.releases.samples import Floats, Sample
 
 
 def measure(plan: ReleasePlan, stage: str, name: str, candidate: Sample, baseline: Sample) -> MetricState:
-    """One metric's state.
+    """One metric's state. Measurements below 0, and those of a share above 1, count as failed.
 
     Args:
         plan: The release's plan.
@@ -32,6 +34,8 @@ def measure(plan: ReleasePlan, stage: str, name: str, candidate: Sample, baselin
         KeyError: The metric is not looked at in that stage.
     """
     metric = plan.metrics_of(stage)[name]
+    most = 1.0 if isinstance(metric, ShareMetric) else math.inf
+    candidate, baseline = candidate.within(most), baseline.within(most)
     if isinstance(metric, QuantileMetric):
         return _of_quantile(plan, stage, name, metric, candidate, baseline)
     return _of_means(plan, stage, name, metric, candidate, baseline)
@@ -126,15 +130,8 @@ def _of_quantile(
 
 
 def _scaled(metric: ShareMetric | RatioMetric, sample: Sample) -> Floats:
-    """The users' means in [0, 1]; of a share, 1 is the worst.
-
-    Raises:
-        ValueError: A measurement is below 0, or one of a share above 1.
-    """
+    """The users' means in [0, 1]; of a share, 1 is the worst."""
     top = metric.cap if isinstance(metric, RatioMetric) else 1.0
-    least, most = (sample.value.min(), sample.value.max()) if sample.value.size else (0.0, 0.0)
-    if least < 0 or (isinstance(metric, ShareMetric) and most > 1):
-        raise ValueError(f"measurements from {least:g} to {most:g} are none of a {metric.measure}")
     means = sample.user_means(top) / top
     return 1 - means if isinstance(metric, ShareMetric) and metric.worse == "lower" else means
 

@@ -46,6 +46,17 @@ class Sample:
             value.append(float(measured))
         return cls(tuple(places), np.array(user, dtype=np.int64), np.array(value, dtype=np.float64), failed)
 
+    def within(self, most: float) -> Self:
+        """The measurements from 0 to `most`; those outside have failed, and so have users with no other."""
+        inside = (self.value >= 0) & (self.value <= most)
+        if inside.all():
+            return self
+        places, user = np.unique(self.user[inside], return_inverse=True)
+        units = tuple(self.units[place] for place in places)
+        return type(self)(
+            units, user.astype(np.int64), self.value[inside], self.failed + int((~inside).sum())
+        )
+
     def user_means(self, cap: float = math.inf) -> Floats:
         """Each user's mean, by first measurement, shape [users].
 

@@ -156,16 +156,13 @@ def test_a_small_canary_stands_beside_as_many_of_production_as_the_plan_says() -
     assert canary_share(told, HOLDBACK) == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize("value", [-0.1, 1.1])
-def test_a_share_outside_its_bounds_is_an_error(value: float) -> None:
-    with pytest.raises(ValueError, match="are none of a share"):
-        measure(
-            plan(errors={**SHARE, "worse": "higher"}),
-            "canary",
-            "errors",
-            sample([[value, 0.5]]),
-            sample([[0.5]]),
-        )
+def test_a_measurement_outside_its_bounds_has_failed() -> None:
+    told = plan(errors={**SHARE, "worse": "higher"}, length={**RATIO, "worse": "higher"})
+    own = sample([[-0.1], [0.5, 1.1], [0.25]])
+    state = measure(told, "canary", "errors", own, own)
+    assert (state.candidate.users, state.candidate.answers, state.candidate.failed) == (2, 2, 2)
+    assert state.candidate.level == pytest.approx(0.375)
+    assert measure(told, "canary", "length", own, own).candidate.failed == 1
 
 
 def test_the_bayes_factor_by_hand() -> None:
