@@ -7,7 +7,7 @@ turns them all off, weights that are merged one tensor at a time, and names that
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -44,18 +44,21 @@ class AdaptedLinear(nn.Module):
         return plain + self.scale * F.linear(F.linear(x, self.a), self.b) if self.on else plain
 
 
-def adapt(model: nn.Module, config: LoraConfig, seed: int) -> None:
+def adapt(model: nn.Module, config: LoraConfig, seed: int, whole: Sequence[str] = ()) -> None:
     """Freezes a model and gives its linear layers adapters, in place.
 
     Args:
         model: Whole, not yet divided over processes.
         config: Rank, scale, and the last names of the layers.
         seed: Decides the adapters' first weights.
+        whole: Modules that are trained as they are, such as a new head.
 
     Raises:
         ModelUnsupported: The model has no linear layer of one of the names.
     """
     model.requires_grad_(False)
+    for name in whole:
+        model.get_submodule(name).requires_grad_(True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         found: set[str] = set()

@@ -199,7 +199,7 @@ def _engine(config: RoundConfig, algorithm: Algorithm, world: World) -> Engine:
     model = algorithm.load(config.model, dtype).eval()
     without_dropout(model)
     if config.lora is not None:
-        adapt(model, config.lora, seed_of(config.seed, "adapters"))
+        adapt(model, config.lora, seed_of(config.seed, "adapters"), algorithm.trained_whole)
     return Engine(model, config.optim, config.engine, world)
 
 

@@ -23,11 +23,13 @@ class Algorithm(ABC):
         snapshot_kind: What it learns from: `pairs` or `demonstrations`.
         uses_reference: Whether its loss needs the reference's values of the same answers.
         is_policy: Whether what it trains writes answers, so that its KL can be measured.
+        trained_whole: Modules that are trained as they are where adapters stand for the rest.
     """
 
     snapshot_kind: str = "pairs"
     uses_reference: bool = False
     is_policy: bool = True
+    trained_whole: tuple[str, ...] = ()
 
     def load(self, folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         """The model to train, from a policy's folder, whole on the CPU."""

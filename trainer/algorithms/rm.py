@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ratchet.errors import ConfigError
 from trainer.algorithms.base import Algorithm
 from trainer.attention import BranchAttention
 from trainer.batches import Batch
@@ -33,6 +32,7 @@ class RewardModelling(Algorithm):
     """
 
     is_policy = False
+    trained_whole = ("score",)
 
     def __init__(self, margin: float, centring: float, seed: int) -> None:
         self.margin = margin
@@ -73,11 +73,5 @@ class RewardModelling(Algorithm):
 
 
 def make(config: RoundConfig) -> RewardModelling:
-    """The method.
-
-    Raises:
-        ConfigError: Adapters are asked for, which would leave the value head as it was drawn.
-    """
-    if config.lora is not None:
-        raise ConfigError("a reward model's value head is trained whole: leave [lora] out")
+    """The method."""
     return RewardModelling(config.loss.margin, config.loss.centring, config.seed)

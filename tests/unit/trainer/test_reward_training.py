@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, LlamaForCausalLM
 
-from ratchet.errors import ConfigError
+from trainer.adapters import adapt
 from trainer.algorithms import algorithm_of
 from trainer.algorithms.rm import RewardModelling
 from trainer.attention import BranchAttention
-from trainer.config import parse
+from trainer.config import LoraConfig, parse
 from trainer.data.branches import build_row
 from trainer.data.examples import Example
 from trainer.data.padding import pad
@@ -118,7 +118,18 @@ def test_losses_and_figures_by_hand() -> None:
     assert figures["off_centre"].tolist() == [3.0, 0.0, 0.0]
 
 
-def test_a_round_of_method_rm_is_this_one_and_adapters_are_refused(tmp_path: Path) -> None:
+def test_beside_adapters_the_value_head_is_trained_whole(policy: Path) -> None:
+    method = RewardModelling(margin=0.0, centring=0.0, seed=1)
+    model = method.load(policy, torch.float32)
+    adapt(model, LoraConfig(rank=2), 0, method.trained_whole)
+    values = method.values(model, build_row(pairs(2, seed=0)), BranchAttention(model))
+    method.losses(values, None, torch.tensor([])).sum().backward()
+    learned = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert "score.weight" in learned
+    assert {name.rpartition(".")[2] for name in learned - {"score.weight"}} == {"a", "b"}
+
+
+def test_a_round_of_method_rm_is_this_one(tmp_path: Path) -> None:
     values = {
         "method": "rm",
         "model": str(tmp_path),
@@ -130,5 +141,3 @@ def test_a_round_of_method_rm_is_this_one_and_adapters_are_refused(tmp_path: Pat
     assert isinstance(method, RewardModelling)
     assert (method.margin, method.centring, method.seed) == (0.25, 0.02, 7)
     assert (method.snapshot_kind, method.uses_reference, method.is_policy) == ("pairs", False, False)
-    with pytest.raises(ConfigError, match="trained whole"):
-        algorithm_of(parse(values | {"lora": {}}, source="test"))
