@@ -5,7 +5,8 @@ from pathlib import Path
 from gateway.releases.plan import ReleasePlan, load_release_plan
 from ratchet.errors import ConfigError
 
-FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "releases"
+INSTALLED = Path(__file__).with_name("shipped")
+FOLDER = INSTALLED if INSTALLED.is_dir() else Path(__file__).resolve().parents[2] / "deploy" / "releases"
 
 
 def shipped() -> list[str]:

@@ -14,6 +14,7 @@ from dockerfile_parse import DockerfileParser
 from yamllint import linter
 from yamllint.config import YamlLintConfig
 
+from gateway.releases.settings import ReleaseSettings
 from ratchet.db.roles import Role
 from ratchet.decode import DecodeConfig
 from ratchet.plan import Arm, Enforcement, PlannedArm, check_arms
@@ -78,6 +79,7 @@ def test_compose_needs_exactly_what_the_example_names() -> None:
     ("service", "kind", "role"),
     [
         ("gateway", GatewaySettings, Role.GATEWAY),
+        ("releases", ReleaseSettings, Role.OPERATOR),
         ("feedback-web", WorkerSettings, Role.FEEDBACK),
         ("feedback-worker", WorkerSettings, Role.FEEDBACK),
     ],

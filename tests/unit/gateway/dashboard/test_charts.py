@@ -38,9 +38,8 @@ def test_a_band_surrounds_its_estimate_from_left_to_right() -> None:
     assert band[0][1] < band[1][1] < estimate[1][1] < band[2][1] < band[3][1]
     assert "errors &amp; more" in chart
     assert "a&lt;b" in chart
-    [line] = [
-        e for e in ElementTree.fromstring(chart).iter() if e.get("class") == "bound harm" and e.get("x1")
-    ]  # noqa: S314
+    drawn = ElementTree.fromstring(chart).iter()  # noqa: S314
+    [line] = [mark for mark in drawn if mark.get("class") == "bound harm" and mark.get("x1")]
     assert abs(float(line.attrib["y1"]) - band[1][1]) < 0.11
 
 
