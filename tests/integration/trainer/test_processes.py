@@ -20,8 +20,14 @@ from trainer.checkpoints import STATE, latest
 from trainer.config import RoundConfig, parse
 from trainer.errors import RoundFailed
 from trainer.launch import command, failure, launch, processes_of
-from trainer.round import prepare
-from trainer.sink import EVENTS
+from trainer.round import prepare, run_round
+from trainer.sink import EVENTS, FolderSink, write_control
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PYTHONPATH": str(ROOT)}
@@ -89,9 +95,8 @@ def test_two_processes_in_every_stage_are_one(model: Path, pairs: Path, tmp_path
     folders["adapter"] = tmp_path / "adapter"
     lora = {"lora": {"rank": 2}, "reference_policy": {"way": "adapter"}, "optim": {"lr": 1e-2}}
     prepare(asked(model, pairs, engine={"processes": 2, "zero_stage": 3}, **lora), folders["adapter"])
-    alone = asked(model, pairs)
-    prepare(alone, tmp_path / "alone")
-    launch(alone, tmp_path / "alone", ENVIRONMENT)
+    prepare(asked(model, pairs), tmp_path / "alone")
+    run_round(tmp_path / "alone")
     ranks = subprocess.run(
         processes_of("tests.support.round_ranks", [str(folder) for folder in folders.values()], 2),
         env={**os.environ, **ENVIRONMENT},
@@ -134,7 +139,7 @@ def test_a_round_killed_in_a_step_and_in_a_save_goes_on(model: Path, pairs: Path
     whole, folder = tmp_path / "whole", tmp_path / "killed"
     prepare(config, whole)
     prepare(config, folder)
-    launch(config, whole, ENVIRONMENT)
+    run_round(whole)
 
     killed_when(config, folder, lambda: len(losses(folder)) >= 3)
     saved = latest(folder)
@@ -157,10 +162,15 @@ def test_a_full_disk_is_a_clear_error_and_corrupts_nothing(model: Path, pairs: P
     """A bound on file sizes stands for the disk: the optimiser's state outgrows it, events do not."""
     config = asked(model, pairs, optim={"steps": 6}, checkpoints={"save_every": 2, "kl_prompts": 0})
     prepare(config, tmp_path)
-    killed_when(config, tmp_path, lambda: latest(tmp_path) is not None)
+
+    class StopAtTwo(FolderSink):
+        def metrics(self, step: int, values: Mapping[str, float]) -> None:
+            super().metrics(step, values)
+            write_control(self.folder, "stop" if step == 1 else "ok")
+
+    run_round(tmp_path, StopAtTwo)
     saved = latest(tmp_path)
-    assert saved is not None
-    start = (tmp_path / "log").stat().st_size
+    assert saved == tmp_path / STATE / "step-00000002"
     with (tmp_path / "log").open("ab") as log:
         ended = subprocess.run(
             [sys.executable, "-c", LIMITED, *command(config, tmp_path)],
@@ -169,10 +179,10 @@ def test_a_full_disk_is_a_clear_error_and_corrupts_nothing(model: Path, pairs: P
             stderr=log,
         )
     assert ended.returncode == 2
-    assert "no room to save" in str(failure(tmp_path, start))
+    assert "no room to save" in str(failure(tmp_path))
     assert latest(tmp_path) == saved
-    assert launch(config, tmp_path, ENVIRONMENT)["steps"] == 6
     assert not list(tmp_path.rglob(".incoming-*"))
+    assert run_round(tmp_path).steps == 6
 
 
 def test_a_process_that_fails_says_why(model: Path, pairs: Path, tmp_path: Path) -> None:

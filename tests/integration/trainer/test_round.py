@@ -34,6 +34,7 @@ pytestmark = [
 ]
 
 VALIDATION = 40
+MEASURED = {"kl_prompts": 2, "kl_tokens": 6, "measure_every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,9 @@ def asked(model: Path, snapshot: Path, **changes: Any) -> RoundConfig:
         "method": "dpo",
         "model": str(model),
         "snapshot": str(snapshot),
-        "data": {"max_length": 128},
+        "data": {"max_length": 128, "validation_rows": 4},
         "optim": {"lr": 2e-3, "batch": 6, "micro_tokens": 256, "steps": 4, "schedule": "constant"},
-        "checkpoints": {"kl_at": [], "kl_prompts": 2, "kl_tokens": 6, "measure_every": 2},
+        "checkpoints": {"kl_at": [], "kl_prompts": 0},
     }
     for key, value in changes.items():
         values[key] = {**values.get(key, {}), **value} if isinstance(value, Mapping) else value
@@ -81,9 +82,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_a_planted_preference_is_learned(model: Path, pairs: Path, tmp_path: Path) -> None:
     """Exactly undecided at first, then above chance: the lower 95% bound of the validation accuracy."""
-    summary = ran(
-        asked(model, pairs, optim={"steps": 8}, checkpoints={"kl_at": [0.01], "every": 4}), tmp_path
-    )
+    changes = {
+        "data": {"validation_rows": VALIDATION},
+        "optim": {"steps": 8},
+        "checkpoints": {**MEASURED, "kl_at": [0.01], "every": 4},
+    }
+    summary = ran(asked(model, pairs, **changes), tmp_path)
     first = events(tmp_path, "metrics")[0]
     assert (first["step"], first["kl_k1"], first["kl_k3"], first["validation_reward"]) == (0, 0.0, 0.0, 0.0)
     assert (first["validation_accuracy"], first["validation_loss"]) == (0.5, pytest.approx(math.log(2)))
@@ -127,10 +131,8 @@ def test_micro_batches_and_layout_change_nothing(model: Path, pairs: Path, tmp_p
     }
     found: dict[str, dict[str, torch.Tensor]] = {}
     for name, changes in ways.items():
-        quick = {"checkpoints": {"kl_prompts": 0, "kl_at": []}, "data": {"validation_rows": 2}}
-        merged = {key: {**quick.get(key, {}), **changes.get(key, {})} for key in {**quick, **changes}}
-        merged["optim"] = {"steps": 2, "lr": 1e-3, "eps": 1e-4, **merged.get("optim", {})}
-        summary = ran(asked(model, pairs, **merged), tmp_path / name)
+        optim = {"steps": 2, "lr": 1e-3, "eps": 1e-4, **changes.get("optim", {})}
+        summary = ran(asked(model, pairs, **{**changes, "optim": optim}), tmp_path / name)
         found[name] = weights(summary.checkpoints[-1].path)
         assert losses(tmp_path / name) == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
     for name, values in found.items():
@@ -140,7 +142,7 @@ def test_micro_batches_and_layout_change_nothing(model: Path, pairs: Path, tmp_p
 
 def test_two_and_two_steps_are_four(model: Path, pairs: Path, tmp_path: Path) -> None:
     """Stopped by a word after two steps and taken up again: the same bits."""
-    config = asked(model, pairs)
+    config = asked(model, pairs, checkpoints=MEASURED)
     whole = ran(config, tmp_path / "whole")
 
     class StopAtTwo(FolderSink):
@@ -165,7 +167,12 @@ def test_two_and_two_steps_are_four(model: Path, pairs: Path, tmp_path: Path) ->
 
 
 def test_an_adapter_is_its_own_reference_and_is_merged(model: Path, pairs: Path, tmp_path: Path) -> None:
-    changes = {"reference_policy": {"way": "adapter"}, "lora": {"rank": 4}, "optim": {"lr": 1e-2}}
+    changes = {
+        "reference_policy": {"way": "adapter"},
+        "lora": {"rank": 4},
+        "optim": {"lr": 1e-2},
+        "checkpoints": MEASURED,
+    }
     summary = ran(asked(model, pairs, **changes), tmp_path / "adapter")
     first = events(tmp_path / "adapter", "metrics")[0]
     assert (first["kl_k1"], first["kl_k3"], first["validation_reward"]) == (0.0, 0.0, 0.0)
@@ -200,7 +207,7 @@ def test_demonstrations_are_learned(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_budget_ends_a_round_with_a_checkpoint(model: Path, pairs: Path, tmp_path: Path) -> None:
-    changes = {"checkpoints": {"kl_budget": 1e-6, "measure_every": 1}, "optim": {"steps": 9}}
+    changes = {"checkpoints": {**MEASURED, "kl_budget": 1e-6, "measure_every": 1}, "optim": {"steps": 9}}
     summary = ran(asked(model, pairs, **changes), tmp_path)
     assert (summary.reason, summary.steps) == ("kl_budget", 1)
     assert summary.checkpoints[-1].is_last
@@ -212,7 +219,6 @@ def test_a_loss_that_diverges_ends_a_round(model: Path, pairs: Path, tmp_path: P
         "loss": {"kind": "ipo"},
         "optim": {"lr": 1.0, "steps": 9},
         "alarms": {"divergence_factor": 2.0, "divergence_steps": 2},
-        "checkpoints": {"kl_prompts": 0},
     }
     summary = ran(asked(model, pairs, **changes), tmp_path)
     assert summary.reason == "diverged"
@@ -226,7 +232,6 @@ def test_a_gradient_of_nothing_alarms_once(model: Path, pairs: Path, tmp_path: P
         "loss": {"kind": "hinge", "beta": 0.5},
         "optim": {"lr": 2e-2, "steps": 12},
         "alarms": {"gradient_floor_steps": 3},
-        "checkpoints": {"kl_prompts": 0},
     }
     ran(asked(model, pairs, **changes), tmp_path)
     alarms = events(tmp_path, "alarm")
@@ -248,7 +253,6 @@ def broken(model: Path, folder: Path) -> Path:
 def test_a_loss_that_is_no_number_stops_and_names_the_rows(model: Path, pairs: Path, tmp_path: Path) -> None:
     changes = {
         "reference": str(model),
-        "checkpoints": {"kl_prompts": 0},
         "data": {"validation_rows": 0},
     }
     policy = broken(model, tmp_path / "broken")
@@ -264,7 +268,7 @@ def refused(config: RoundConfig, folder: Path, kind: type[RatchetError], said: s
 
 def test_a_reference_that_changed_is_refused(pairs: Path, tmp_path: Path) -> None:
     model, reference = make_tied_model(tmp_path / "model"), make_tied_model(tmp_path / "reference")
-    config = asked(model, pairs, reference=str(reference), checkpoints={"kl_prompts": 0}, optim={"steps": 2})
+    config = asked(model, pairs, reference=str(reference), optim={"steps": 2})
 
     class Meddler(FolderSink):
         def metrics(self, step: int, values: Mapping[str, float]) -> None:
@@ -304,7 +308,7 @@ def test_unfit_snapshots_are_refused(model: Path, pairs: Path, tmp_path: Path) -
     (damaged / "train.parquet").write_bytes(b"no")
     refused(asked(model, damaged), tmp_path / "d", SnapshotRefused, "not the file the manifest describes")
     blind = pairs_snapshot(tmp_path / "blind", rows=3, validation=0)
-    changes = {"checkpoints": {"kl_budget": 1.0}}
+    changes = {"checkpoints": {**MEASURED, "kl_budget": 1.0}}
     refused(asked(model, blind, **changes), tmp_path / "e", SnapshotRefused, "no usable validation rows")
 
 
@@ -315,6 +319,6 @@ def test_another_template_is_refused(model: Path, pairs: Path, tmp_path: Path) -
 
 def test_a_snapshot_without_validation_rows_says_so(model: Path, tmp_path: Path) -> None:
     blind = pairs_snapshot(tmp_path / "blind", rows=3, validation=0)
-    summary = ran(asked(model, blind, optim={"steps": 1}), tmp_path / "round")
+    summary = ran(asked(model, blind, optim={"steps": 1}, checkpoints=MEASURED), tmp_path / "round")
     assert [alarm["kind"] for alarm in events(tmp_path / "round", "alarm")] == ["no_validation"]
     assert (summary.checkpoints[0].kl_k3, summary.checkpoints[0].accuracy) == (None, None)
