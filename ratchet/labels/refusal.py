@@ -90,7 +90,7 @@ _ANSWERS = _any(
     r"|\bfor example\b|\bsuch as\b|\bstep \d|\bfollow(?:ing)? steps\b|\bhere are\b"
     r"|\btypically\b|\busually\b|\brefers to\b|\bin \d{4}\b",
 )
-_ITEMS = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+\S|^```", re.MULTILINE)
+_ITEMS = re.compile(r"^[ \t]*(?:\d+[.)]|[-*•])[ \t]+\S|^```", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

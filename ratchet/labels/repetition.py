@@ -10,11 +10,13 @@ SHORTEST = 24
 """Words below which nothing is said."""
 LONGEST = 4_000
 """Words that are read, from the end: a loop, once begun, does not end by itself."""
+LONGEST_TEXT = 40_000
+"""Characters that are read, likewise."""
 LONGEST_UNIT = 120
 
 _FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.DOTALL | re.MULTILINE)
-_LAID_OUT = re.compile(r"^(?:\s*\|.*|.*\|.*\|.*|(?: {4}|\t).*|.*[{};]\s*|.*\t.*\t.*)$", re.MULTILINE)
-_MARKER = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s", re.MULTILINE)
+_LAID_OUT = re.compile(r"^(?:[ \t]*\|.*|.*\|.*\|.*|(?: {4}|\t).*|.*[{};][ \t]*|.*\t.*\t.*)$", re.MULTILINE)
+_MARKER = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]", re.MULTILINE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\d_]{2,}(?:['\u2019-][^\W\d_]+)*|\d+")
 _LETTERS = re.compile(r"[^\W\d_]{2}")
 _WITHIN_A_WORD = re.compile(r"([^\W\d_]{1,12}?)\1{19,}")
@@ -34,6 +36,7 @@ def repetition(text: str) -> bool | None:
     Returns:
         None where it has too few words to tell.
     """
+    text = text[-LONGEST_TEXT:]
     prose = _MARKER.sub("", _LAID_OUT.sub("\n", _FENCED.sub("\n", text)))
     words = [word.casefold() for word in _WORD.findall(prose)][-LONGEST:]
     if _WITHIN_A_WORD.search(text) or _has_same_lines(text):

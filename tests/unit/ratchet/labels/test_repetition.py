@@ -65,6 +65,14 @@ def test_any_phrase_ten_times_is_a_loop(words: list[str]) -> None:
     assert repetition(" ".join(words * 10)) is True
 
 
+@pytest.mark.parametrize(
+    "text", ["```\n" * 20_000, "\n" * 40_000, "| a |" * 20_000, "- " * 40_000, "ab" * 50_000]
+)
+def test_a_text_made_to_be_slow_is_judged(text: str) -> None:
+    """Each within a moment; a pattern that runs over lines would take minutes."""
+    assert repetition(text * 3) in (True, False, None)
+
+
 @pytest.mark.data
 @pytest.mark.skipif(
     not DATA.exists(), reason="the public data folder shared/data is not beside the repository"
