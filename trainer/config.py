@@ -50,6 +50,25 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
+class KnowledgeConfig(_Section):
+    """Whether the untrained policy could have said what a demonstration says (sft).
+
+    Demonstrations of what a model does not know teach it to make things up (Gekhman et al. 2024, "Does
+    fine-tuning LLMs on new knowledge encourage hallucinations?").
+    """
+
+    samples: Annotated[int, Field(ge=1)] = 4
+    """Answers drawn for each demonstration; one that agrees is enough."""
+    tokens: Annotated[int, Field(ge=1)] = 128
+    """Longest drawn answer."""
+    agreement: Annotated[float, Field(gt=0, le=1)] = 0.6
+    """An answer agrees when it holds at least this share of the demonstration's different words."""
+    unknown: Literal["report", "drop", "abstain"] = "report"
+    """What becomes of demonstrations that no answer agrees with; `abstain` replaces their text."""
+    abstention: Annotated[str, Field(min_length=1)] = "I do not know."
+    """What is said instead."""
+
+
 class DataConfig(_Section):
     """How a snapshot becomes batches."""
 
@@ -59,6 +78,8 @@ class DataConfig(_Section):
     template_digest: str | None = None
     """Digest of the chat template that the snapshot's answers were served with; a model with another is
     refused."""
+    knowledge: KnowledgeConfig | None = None
+    """A check of demonstrations before the first step; None is no check."""
     validation_rows: Annotated[int, Field(ge=0)] = 256
     """Validation rows that are measured at every checkpoint; 0 measures none."""
 
@@ -237,6 +258,8 @@ class RoundConfig(_Section):
                 raise ValueError(
                     "reference_policy.way 'adapter' makes the model its own reference: leave `reference` out"
                 )
+        if self.data.knowledge is not None and self.method is not Method.SFT:
+            raise ValueError("data.knowledge checks demonstrations, and only sft learns from those")
         if self.data.max_length > self.optim.micro_tokens:
             raise ValueError(
                 f"data.max_length {self.data.max_length} is more than optim.micro_tokens "

@@ -50,6 +50,7 @@ class Material:
             else {},
             tokens=train.tokens,
             answer_tokens=train.answer_tokens,
+            unknown=train.unknown,
         )
 
     def prompts(self, count: int) -> list[Tokens]:

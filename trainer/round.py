@@ -25,6 +25,7 @@ from trainer.data.order import steps_of
 from trainer.durable import INCOMING, write_text
 from trainer.engine import Engine, without_dropout
 from trainer.errors import RoundFailed, SnapshotRefused
+from trainer.knowledge import checked
 from trainer.learning import Learned, Learner, seed_of
 from trainer.material import Material, check_folders, read_material
 from trainer.memory import peak_device_bytes, peak_memory_bytes
@@ -98,6 +99,9 @@ def run_round(folder: Path, make_sink: MakeSink = FolderSink) -> Summary:
         if adapter:
             reference.inside(engine, attention)
             known = _reference_rows(algorithm, reference, material)
+
+        if config.data.knowledge is not None:
+            material = checked(engine, config, config.data.knowledge, material, folder)
 
         learner = Learner(
             config, algorithm, engine, attention, material.train, known and known[0], material.pad_id

@@ -64,7 +64,14 @@ def measure(
     world = engine.world
     with engine.evaluating():
         answers = sample(
-            engine, prompts, config, seed=seed, capacity=capacity, stop_ids=stop_ids, pad_id=pad_id
+            engine,
+            prompts,
+            config.kl_samples,
+            config.kl_tokens,
+            seed=seed,
+            capacity=capacity,
+            stop_ids=stop_ids,
+            pad_id=pad_id,
         )
     examples = [Example(prompt, tuple(drawn)) for prompt, drawn in zip(prompts, answers, strict=True)]
     rows = divide(examples, Packing.BRANCHES, capacity, ranks=world.size)[world.rank]
@@ -82,7 +89,8 @@ def measure(
 def sample(
     engine: Engine,
     prompts: Sequence[Tokens],
-    config: CheckpointConfig,
+    samples: int,
+    tokens: int,
     *,
     seed: int,
     capacity: int,
@@ -91,13 +99,23 @@ def sample(
 ) -> list[list[Tokens]]:
     """Draws answers at temperature 1 from all words, the prompts divided over the ranks.
 
+    Args:
+        engine: In evaluation; all ranks take part.
+        prompts: At least one; the same on every rank.
+        samples: Answers a prompt.
+        tokens: Longest answer.
+        seed: The same on every rank.
+        capacity: Tokens a process computes at once.
+        stop_ids: What ends an answer.
+        pad_id: Fills batches.
+
     Returns:
         On every rank: for each prompt its answers.
     """
     world = engine.world
     places = list(range(len(prompts)))
-    longest = max(map(len, prompts)) + config.kl_tokens
-    at_once = max(1, capacity // (longest * config.kl_samples))
+    longest = max(map(len, prompts)) + tokens
+    at_once = max(1, capacity // (longest * samples))
     share = math.ceil(len(places) / world.size)
     mine = (places[world.rank :: world.size] + places[:1])[:share]
     found: dict[int, list[Tokens]] = {}
@@ -109,8 +127,8 @@ def sample(
             drawn = generate(
                 engine.model,
                 [prompts[place] for place in chunk],
-                config.kl_samples,
-                config.kl_tokens,
+                samples,
+                tokens,
                 stop_ids=stop_ids,
                 pad_id=pad_id,
                 in_step=engine.sharded and world.size > 1,

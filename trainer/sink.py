@@ -62,6 +62,7 @@ class DataUse:
         validation_dropped: Validation rows not used, by reason.
         tokens: Tokens of the training examples, prompts counted once.
         answer_tokens: Tokens of theirs that are learned.
+        unknown: Demonstrations that say what the policy did not know; 0 where it was not asked.
     """
 
     used: int
@@ -70,6 +71,7 @@ class DataUse:
     validation_dropped: dict[str, int]
     tokens: int
     answer_tokens: int
+    unknown: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class DataReport:
         boundaries_merged: Used rows whose answer merged with the prompt's last tokens.
         tokens: Tokens of all examples, prompts counted once.
         answer_tokens: Tokens that are scored.
+        unknown: Demonstrations that say what the policy does not know, whatever was done with them.
     """
 
     total: int
@@ -63,6 +64,7 @@ class DataReport:
     boundaries_merged: int = 0
     tokens: int = 0
     answer_tokens: int = 0
+    unknown: int = 0
 
 
 class Examples(Sequence[Example]):

@@ -30,6 +30,7 @@ class Drop(StrEnum):
     UNSTABLE_BOUNDARY = "unstable_boundary"
     IDENTICAL_ANSWERS = "identical_answers"
     IDENTICAL_AFTER_TRUNCATION = "identical_after_truncation"
+    UNKNOWN_TO_POLICY = "unknown_to_policy"
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,6 +206,29 @@ def test_demonstrations_are_learned(model: Path, tmp_path: Path) -> None:
     assert (last.accuracy, last.reward) == (None, None)
 
 
+def test_what_the_policy_cannot_say_is_found_and_treated(model: Path, tmp_path: Path) -> None:
+    """An untrained policy says none of it; one that learned it says all of it; a resumed round asks once."""
+    snapshot = demonstrations_snapshot(tmp_path / "demonstrations", rows=8, validation=2)
+
+    def asks(policy: Path, unknown: str, **optim: Any) -> RoundConfig:
+        knowledge = {"samples": 2, "tokens": 24, "unknown": unknown, "abstention": "no"}
+        data = {"knowledge": knowledge, "validation_rows": 0}
+        return asked(policy, snapshot, method="sft", data=data, optim={"steps": 1, **optim})
+
+    learned = ran(asks(model, "report", steps=40, lr=1e-2), tmp_path / "report")
+    assert (learned.data.used, learned.data.unknown) == (8, 8)
+    replaced = ran(asks(model, "abstain"), tmp_path / "abstain")
+    assert (replaced.data.used, replaced.data.unknown) == (8, 8)
+    assert replaced.data.answer_tokens == 8 * 3
+    refused(asks(model, "drop"), tmp_path / "drop", NoUsableRows, "unknown_to_policy 8")
+
+    kept = ran(asks(learned.checkpoints[-1].path, "drop"), tmp_path / "kept")
+    assert (kept.data.used, kept.data.unknown, kept.data.dropped) == (8, 0, {})
+    asked_at = (tmp_path / "kept" / "knowledge.json").stat().st_mtime_ns
+    assert run_round(tmp_path / "kept").steps == 1
+    assert (tmp_path / "kept" / "knowledge.json").stat().st_mtime_ns == asked_at
+
+
 def test_the_budget_ends_a_round_with_a_checkpoint(model: Path, pairs: Path, tmp_path: Path) -> None:
     changes = {"checkpoints": {**MEASURED, "kl_budget": 1e-6, "measure_every": 1}, "optim": {"steps": 9}}
     summary = ran(asked(model, pairs, **changes), tmp_path)
