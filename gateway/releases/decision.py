@@ -231,6 +231,8 @@ def judge(name: str, metric: Metric, state: MetricState | None, max_failed: floa
 
 
 def _reached(metric: Metric, finding: Finding) -> bool:
+    if metric.goal == "no_harm":
+        return True
     if metric.goal == "superior":
         return finding.verdict is Verdict.SUPERIOR
     return finding.verdict in (Verdict.NON_INFERIOR, Verdict.SUPERIOR)

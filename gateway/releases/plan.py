@@ -71,8 +71,8 @@ class _Metric(_Strict):
     production's figure for a ratio or quantile (0.2 is a fifth)."""
     harm: Annotated[float, Field(ge=0, le=10)]
     """A worsening shown to be larger than this aborts at once, in the same units; at most `margin`."""
-    goal: Literal["non_inferior", "superior"] = "non_inferior"
-    """What the last step asks for."""
+    goal: Literal["non_inferior", "superior", "no_harm"] = "non_inferior"
+    """What the last step asks for; `no_harm` is for what is too rare to be shown within a margin."""
     users: PositiveInt = 20
     """Measured users that each arm needs before the metric counts as alive."""
     stages: tuple[str, ...] = ()

@@ -91,7 +91,7 @@ def simulate(
 
     Args:
         plan: Stages, metrics and bounds.
-        worlds: By metric.
+        worlds: By metric; one without a world is left out, and its part of the budget unspent.
         worsening: The candidate's true worsening, by metric; 0 where left out.
         last_users: Of each arm in the last stage; earlier stages have the plan's users.
         releases: How many.
@@ -140,6 +140,7 @@ def _walk(
                 rng,
             )
             for name in plan.metrics_of(stage.name)
+            if name in worlds
         ]
         harm = np.min([each.harm for each in times], axis=0)
         naive_harm = np.min([each.naive_harm for each in times], axis=0)

@@ -135,6 +135,14 @@ def test_the_last_stage_needs_every_goal() -> None:
     assert [finding.verdict for finding in told.findings] == [Verdict.NON_INFERIOR, Verdict.NON_INFERIOR]
 
 
+def test_a_metric_that_is_only_watched_promotes_without_proof_but_not_when_dead() -> None:
+    watched = PLAN.model_copy(
+        update={"metrics": {"errors": PLAN.metrics["errors"].model_copy(update={"goal": "no_harm"})}}
+    )
+    assert decide(watched, "canary-50", {"errors": UNSURE}, ENOUGH, EVEN).action is Action.DONE
+    assert decide(watched, "canary-50", {}, ENOUGH, EVEN).action is Action.HOLD
+
+
 def test_an_upper_end_that_nothing_bounds_is_undecided() -> None:
     told = look("canary-50", errors=replace(WITHIN, upper=None), thumbs=FINE)
     assert told.action is Action.HOLD
