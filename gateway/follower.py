@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
+from psycopg.rows import dict_row
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.snapshot import Snapshot, SnapshotReader
@@ -14,6 +16,7 @@ from gateway.switch import LOOK_EVERY_S, OfflineSwitch
 from ratchet.db.engine import CONNECT_TIMEOUT_S, libpq_url
 from ratchet.errors import RatchetError
 from ratchet.logs import get_logger
+from ratchet.plan import PLAN_COLUMNS, parse_plan
 
 CHANNEL = "ratchet_gateway"
 SETTLE_S = 0.01
@@ -26,6 +29,9 @@ MARK = """
                               '' ORDER BY id) FROM registry.engine)
 """
 """What differs when a snapshot would, read in a fraction of the time a snapshot takes."""
+NEWER_PLANS = f"""
+    SELECT {", ".join(PLAN_COLUMNS)} FROM serving.traffic_plan WHERE version > %s ORDER BY version
+"""  # noqa: S608
 
 log = get_logger(__name__)
 
@@ -103,7 +109,20 @@ class Follower:
         self._mark = mark
 
     async def _wait(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        """Returns when something was notified, or it is time to look anyway."""
+        """Returns when something was notified, or it is time to look anyway.
+
+        What was notified during a query is no longer in the socket, so it is asked for before waiting.
+        """
+        told = await self._told(connection)
+        if not told:
+            await self._readable(connection)
+            told = await self._told(connection)
+        if told:
+            await asyncio.sleep(SETTLE_S)
+            await self._told(connection)
+
+    async def _readable(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Returns when the server has said something, or after the poll's time."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         descriptor = connection.fileno()
@@ -111,14 +130,31 @@ class Follower:
         try:
             async with asyncio.timeout(self._poll_s):
                 await readable.wait()
-                await asyncio.sleep(SETTLE_S)
         except TimeoutError:
-            pass
+            return
         finally:
             loop.remove_reader(descriptor)
-        async for notified in connection.notifies(timeout=0):
-            if notified.payload != "engine":
-                self._mark = None
+
+    async def _told(self, connection: psycopg.AsyncConnection[Any]) -> set[str]:
+        """What was notified of. New plans are followed at once; what the mark may not show is to be read."""
+        payloads = {notified.payload async for notified in connection.notifies(timeout=0)}
+        if payloads - {"engine"}:
+            self._mark = None
+        if "traffic_plan" in payloads:
+            await self._follow_plans(connection)
+        return payloads
+
+    async def _follow_plans(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Takes new plans over where every policy they name is known: an abort waits for nothing else."""
+        plans = dict(self._rows.plans)
+        newest = max((plan.version for plan in plans.values()), default=0)
+        async with connection.cursor(row_factory=dict_row) as cursor:
+            await cursor.execute(NEWER_PLANS, (newest,))
+            fresh = [parse_plan(row) for row in await cursor.fetchall()]
+        fresh = [plan for plan in fresh if set(plan.policies) <= self._rows.policies.keys()]
+        if fresh and self.loaded:
+            self._rows = replace(self._rows, plans={**plans, **{plan.model: plan for plan in fresh}})
+            self._take(first=False)
 
     async def _refresh(self) -> None:
         try:

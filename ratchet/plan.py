@@ -1,6 +1,7 @@
 """The traffic plan: which policy answers under a model name. Versions are only ever added."""
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from ratchet.db.models.serving import TrafficPlan
 from ratchet.errors import ConfigError
 
+PLAN_COLUMNS = ("version", "model", "stage", "arms", "enforcement", "salt", "fallback", "cut")
 WITHDRAWN = "withdrawn"
 """Stage of a plan whose release was taken back on a gateway's host, before the rows say so."""
 
@@ -161,15 +163,21 @@ def current_plan(session: Session, model: str) -> Plan | None:
     return None if row is None else _parse(row)
 
 
-def _parse(row: TrafficPlan) -> Plan:
-    arms: list[dict[str, Any]] = row.arms
+def parse_plan(row: Mapping[str, Any]) -> Plan:
+    """A plan from the columns `PLAN_COLUMNS` of its row, however they were read."""
     return Plan(
-        version=row.version,
-        model=row.model,
-        stage=row.stage,
-        arms=tuple(PlannedArm(Arm(arm["arm"]), str(arm["policy"]), float(arm["share"])) for arm in arms),
-        enforcement=Enforcement(row.enforcement),
-        salt=row.salt,
-        fallback=row.fallback,
-        cut=row.cut,
+        version=row["version"],
+        model=row["model"],
+        stage=row["stage"],
+        arms=tuple(
+            PlannedArm(Arm(arm["arm"]), str(arm["policy"]), float(arm["share"])) for arm in row["arms"]
+        ),
+        enforcement=Enforcement(row["enforcement"]),
+        salt=row["salt"],
+        fallback=row["fallback"],
+        cut=row["cut"],
     )
+
+
+def _parse(row: TrafficPlan) -> Plan:
+    return parse_plan({name: getattr(row, name) for name in PLAN_COLUMNS})

@@ -63,7 +63,7 @@ def _print_release(release: Document) -> None:
     typer.echo(f"  plan {release['plan']}, over {release['baseline']}, since {since}")
     look = release["look"]
     if look is None:
-        typer.echo("  not looked at yet")
+        typer.echo(f"  {release['waits_for'] or 'not looked at yet'}")
         return
     typer.echo(f"  look {look['number']}: {look['decision']}: {look['reason']}")
     table = Table(box=None, header_style="bold", padding=(0, 2))

@@ -47,10 +47,11 @@ def sequence(points: Sequence[Mapping[str, Any]], bounds: Sequence[Bound], title
 
     band = " ".join([*path("high", high), *reversed(path("low", low))])
     drawn = [*_grid(low, high, y), *_stages(known, times, x), f'<polygon class="band" points="{band}"/>']
-    for bound in bounds:
+    for number, bound in enumerate(bounds):
+        x_of_words, anchor = ((LEFT + RIGHT) / 2, "middle") if number % 2 else (RIGHT, "end")
         drawn += [
             _line(f"bound {bound.kind}", LEFT, y(bound.value), RIGHT, y(bound.value)),
-            _words(f"bound {bound.kind}", RIGHT, y(bound.value) - 4, bound.kind, "end"),
+            _words(f"bound {bound.kind}", x_of_words, y(bound.value) - 4, bound.kind, anchor),
         ]
     drawn.append(f'<polyline class="estimate" points="{" ".join(path("estimate", 0.0))}"/>')
     return _svg(title, HEIGHT, drawn)

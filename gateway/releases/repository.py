@@ -7,6 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.releases.plan import ReleasePlan
+from gateway.releases.readiness import why_not_ready
 from ratchet.db.models.releases import AnalysisRow, Drill, Look, Release, ReleaseEvent
 from ratchet.errors import NotFound
 from ratchet.plan import current_plan
@@ -63,6 +64,7 @@ def view(session: Session, release: Release) -> Document:
         "plan": release.plan_name,
         "stage": release.stage,
         "state": release.state,
+        "waits_for": why_not_ready(session, release) if release.state == "preparing" else None,
         "since": release.stage_since,
         "started_at": release.created_at,
         "ended_at": release.ended_at,
