@@ -21,6 +21,8 @@ from gateway.releases.samples import Floats
 
 NAIVE_Z = 1.6449
 """One-sided 5%."""
+NAIVE_BLOCKS = 30
+"""Blocks of users before the first z-test."""
 _AT_ONCE = 100
 _HALVINGS = 14
 
@@ -49,7 +51,7 @@ class Outcome:
 
     Attributes:
         aborted: Harm was shown in some stage.
-        promoted: Every metric was shown to be within its margin in the last stage, and no harm before.
+        promoted: Every metric was once shown to be within its margin in the last stage, and no harm before.
         naive_aborted: What repeated z-tests would have stopped.
         naive_promoted: What they would have promoted.
         promoted_after: Users of each arm in the last stage until promotion, by release; infinity where it was
@@ -216,7 +218,9 @@ def _users(metric: Metric, world: World, worsening: float, shape: tuple[int, ...
 def _naive(told: Excess, sign: int, looks: int) -> Floats:
     """The first look at which a z-test is significant, in blocks."""
     blocks: int = told.z.shape[-1]
-    count: NDArray[np.int64] = np.unique(np.linspace(2, blocks, looks).astype(np.int64))
+    count: NDArray[np.int64] = np.unique(
+        np.linspace(min(NAIVE_BLOCKS, blocks), blocks, looks).astype(np.int64)
+    )
     sums = np.cumsum(told.z, axis=-1)[..., count - 1]
     squares = np.cumsum(told.z**2, axis=-1)[..., count - 1]
     variance = np.maximum(squares / count - (sums / count) ** 2, 1e-12)
