@@ -7,6 +7,7 @@ uses task metrics only, and its summary says so.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,7 @@ from evaluator.engines import Report, served_policy
 from evaluator.figures import Measured
 from evaluator.generation import Given, generate
 from evaluator.judges import JudgeVersion, require_calibrated, require_independent
+from evaluator.raters import SOURCE, StillRating, ask_raters, collect
 from evaluator.repository import RowPrompts, RunRows, begin_run
 from evaluator.scorers.outcome import Answer
 from evaluator.scoring import Refuses, Scored, metrics_of, score_suite, tools_of
@@ -47,11 +49,18 @@ class RunPlan:
     reference: str | None = None
     """Judged against too, where it is another policy than the baseline."""
     judge: JudgeVersion | None = None
+    raters: int = 0
+    """Votes of evaluation raters for each comparison, in the place of a judge; 0 asks none."""
     data: Path = Path()
     """What paths of data files are relative to."""
     seed: int = 0
     primary: str | None = None
     """Suite that ranks; None leaves it to `evaluator.figures.primary_suite`."""
+
+    @property
+    def compares(self) -> bool:
+        """Whether judged suites have a source of verdicts."""
+        return self.judge is not None or self.raters > 0
 
     def everyone(self) -> tuple[str, ...]:
         """Every policy that answers, each once, the baseline first."""
@@ -69,6 +78,7 @@ class RunPlan:
             "suites_digest": digest_of([suite.model_dump(mode="json") for suite in self.suites]),
             "seed": self.seed,
             "primary": self.primary,
+            "raters": self.raters,
         }
 
 
@@ -106,10 +116,11 @@ def evaluate(plan: RunPlan, parts: Parts, *, again: bool = False) -> RunResult:
 
     Raises:
         JudgeRefused: The judge is not independent of a policy or a reward model, or was not shown to be good.
+        StillRating: Evaluation raters have not voted on everything yet; call again later.
         JudgeFailed: Too many comparisons have no verdict.
         EngineError: An engine does not come up, or fails for good.
         ConfigError: A suite cannot be asked.
-        UsageError: There is no candidate, or a suite twice.
+        UsageError: There is no candidate, a suite twice, or both a judge and raters.
     """
     _check(plan)
     dimensions = [suite.dimension for suite in plan.suites if suite.scorer == "judge"]
@@ -138,11 +149,16 @@ def evaluate(plan: RunPlan, parts: Parts, *, again: bool = False) -> RunResult:
         }
         if plan.judge is not None:
             _compared(plan, plan.judge, parts, rows, items, answers)
+        elif plan.raters:
+            _rated(plan, parts, rows, items, answers)
         verdicts = rows.verdicts()
         measured = {
             policy: Measured(policy, scored[policy], judged_of(verdicts, policy))
             for policy in plan.everyone()
         }
+    except StillRating:
+        rows.end()
+        raise
     except RatchetError as error:
         rows.end(error=str(error))
         raise
@@ -157,6 +173,8 @@ def finish(parts: Parts, run: EvalRun | UUID, summary: dict[str, Any]) -> None:
 def _check(plan: RunPlan) -> None:
     if not plan.policies:
         raise UsageError("there is no candidate to evaluate")
+    if plan.judge is not None and plan.raters:
+        raise UsageError("verdicts come from a judge or from raters: name one of them")
     names = [suite.name for suite in plan.suites]
     if len(set(names)) < len(names) or not names:
         raise UsageError("a run has at least one suite, and each suite once")
@@ -170,7 +188,7 @@ def _frozen(plan: RunPlan, parts: Parts, rows: RunRows) -> dict[str, list[Item]]
             asked = [
                 item
                 for suite in plan.suites
-                if suite.scorer != "judge" or plan.judge is not None
+                if suite.scorer != "judge" or plan.compares
                 for item in freeze(suite, plan.data, prompts)
             ]
         rows.freeze(asked)
@@ -266,6 +284,30 @@ def _compared(
         open_ones = [one for one in batch if one.key not in settled]
         rows.keep_verdicts([one.row("judge", verdict, (None, None)) for one, verdict in same])
         rows.keep_verdicts(ask_judge_now(endpoint, dict(judge.templates), open_ones))
+
+
+def _rated(
+    plan: RunPlan,
+    parts: Parts,
+    rows: RunRows,
+    items: Mapping[str, Sequence[Item]],
+    answers: Mapping[str, Mapping[tuple[str, str], Answer]],
+) -> None:
+    known = {(row.candidate, row.other, row.suite, row.item) for row in rows.verdicts()}
+    waiting = [one for one in contests(plan, items, answers) if one.key not in known]
+    same = [(one, verdict) for one in waiting if (verdict := decided_without_a_judge(one)) is not None]
+    rows.keep_verdicts([one.row(SOURCE, verdict, (None, None)) for one, verdict in same])
+    settled = {one.key for one, _ in same}
+    open_ones = [one for one in waiting if one.key not in settled]
+    with session_scope(parts.database) as session:
+        ask_raters(session, rows.id, open_ones, plan.raters, now=datetime.now(UTC))
+        told, left = collect(session, rows.id, open_ones, plan.raters)
+    rows.keep_verdicts(told)
+    if left:
+        raise StillRating(
+            f"{left} comparisons wait in the queue of the evaluation raters, {plan.raters} votes each;"
+            " call again when they have voted"
+        )
 
 
 def contests(

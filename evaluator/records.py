@@ -26,6 +26,7 @@ from evaluator.selection import Selection, Standing
 from evaluator.selection import select as choose
 from evaluator.statistics.interval import Interval
 from evaluator.suites.model import Suite
+from ratchet.bradley_terry import Match, rank
 from ratchet.canonical import digest_of
 from ratchet.db.engine import session_scope
 from ratchet.db.models.evaluation import SelectionRow
@@ -48,7 +49,7 @@ def select_for_round(
         UsageError: A candidate's KL was not measured.
         RatchetError: As `evaluator.harness.evaluate`.
     """
-    primary = primary_suite(plan.suites, plan.judge is not None, plan.primary)
+    primary = primary_suite(plan.suites, plan.compares, plan.primary)
     axes = [_axis(one) for one in round_row.candidates if one.policy in plan.policies]
     result = evaluate(plan, parts, again=again)
     with session_scope(parts.database) as session:
@@ -85,7 +86,9 @@ def document(
         "baseline": plan.baseline,
         "reference": plan.reference,
         "judge": None if plan.judge is None else _judge(plan.judge),
-        "note": ONLY_TASKS if plan.judge is None else None,
+        "raters": plan.raters or None,
+        "ranking": _ranking(result, plan),
+        "note": None if plan.compares else ONLY_TASKS,
         "ranked_by": primary.name,
         "seed": plan.seed,
         "suites": [_suite(suite) for suite in plan.suites],
@@ -132,6 +135,21 @@ def _judge(judge: JudgeVersion) -> dict[str, Any]:
         "model": judge.model,
         "templates": {dimension: one.digest for dimension, one in judge.templates.items()},
     }
+
+
+def _ranking(result: RunResult, plan: RunPlan) -> dict[str, Any] | None:
+    """Bradley-Terry strengths of candidates, production and reference, over each judged suite's verdicts."""
+    found: dict[str, Any] = {}
+    for suite in (one for one in plan.suites if one.scorer == "judge" and plan.compares):
+        matches = [
+            Match(policy, judged.other, one.score, one.prompt)
+            for policy, measured in result.measured.items()
+            for judged in measured.judged
+            if judged.suite == suite.name
+            for one in judged.verdicts
+        ]
+        found[suite.name] = rank(matches, seed=plan.seed).content()
+    return found or None
 
 
 def _suite(suite: Suite) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 # pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
-"""The evaluator's Celery app: its own queue, thin tasks, and a sign of life on beat."""
+"""The evaluator's Celery app: its own queue, thin tasks, schedules on beat."""
 
 import os
+from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from celery import Celery, signals
+from celery.schedules import crontab
 from sqlalchemy import Engine
 
+from evaluator.weekly import collect_ratings, sample_traffic
 from ratchet.broker import celery_settings, forget_delivered
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.heartbeat import beat
@@ -15,8 +18,18 @@ from ratchet.logs import configure as configure_logs
 from ratchet.settings import WorkerSettings, load
 
 QUEUE = "evaluator"
-BEAT = {
+BEAT: dict[str, dict[str, Any]] = {
     "heartbeat": {"task": "evaluator.heartbeat", "schedule": 15.0, "options": {"expires": 15.0}},
+    "weekly-traffic": {
+        "task": "evaluator.weekly_traffic",
+        "schedule": crontab(minute="17", hour="3", day_of_week="mon"),
+        "options": {"expires": 86_400.0},
+    },
+    "collect-ratings": {
+        "task": "evaluator.collect_ratings",
+        "schedule": 300.0,
+        "options": {"expires": 300.0},
+    },
     "forget-delivered": {
         "task": "evaluator.forget_delivered",
         "schedule": 600.0,
@@ -59,3 +72,15 @@ def forget() -> int:
     """Deletes delivered messages that the broker on PostgreSQL keeps; elsewhere there are none."""
     with session_scope(_connections()) as session:
         return forget_delivered(session)
+
+
+@app.task(name="evaluator.weekly_traffic")
+def weekly_traffic() -> list[str]:
+    """Puts a sample of the week's held-out traffic before the evaluation raters."""
+    return [str(run) for run in sample_traffic(_connections(), now=datetime.now(UTC))]
+
+
+@app.task(name="evaluator.collect_ratings")
+def collect_weekly() -> list[str]:
+    """Takes what the evaluation raters said back into the harness."""
+    return [str(run) for run in collect_ratings(_connections())]

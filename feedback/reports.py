@@ -6,9 +6,10 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from feedback.agreement import agreement, ratings_of
-from feedback.bradley_terry import matches_of, rank
 from feedback.evidence import Pool
+from feedback.matches import matches_of
 from feedback.repository import Window, comparisons, frozen_view
+from ratchet.bradley_terry import rank
 
 _WAITING = text("""
     SELECT pool, count(*) FILTER (WHERE wanted IS NOT NULL AND leased + voted < wanted) AS open,

@@ -20,6 +20,9 @@ def command(
         str | None,
         typer.Option(metavar="JUDGE", help="NAME@VERSION or NAME (default: none, task metrics only)."),
     ] = None,
+    raters: Annotated[
+        int, typer.Option(min=0, help="Ask the evaluation raters instead of a judge: votes for each pair.")
+    ] = 0,
     primary: Annotated[
         str | None, typer.Option(metavar="SUITE", help="Suite that ranks (default: judged, else trained).")
     ] = None,
@@ -68,6 +71,7 @@ def command(
             round_id=found.id,
             reference=found.reference,
             judge=chosen,
+            raters=raters,
             data=data,
             seed=seed,
             primary=primary,

@@ -4,7 +4,7 @@ The rewards of a round come from the view `evaluation.reward_of_selected`, which
 is written. They are means over the round's validation prompts, as differences from the reference.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
@@ -18,6 +18,7 @@ from evaluator.overoptimisation import Point, parting
 from evaluator.records import read_selection
 from evaluator.statistics.interval import Interval
 from evaluator.suites.items import Item
+from evaluator.turns import in_turn
 from ratchet.db.models.evaluation import AnswerRow, CalibrationRow, ItemRow, SelectionRow, VerdictRow
 
 SAMPLES = 8
@@ -108,7 +109,7 @@ def _samples(session: Session, row: SelectionRow, candidate: str | None) -> list
         for item in items
         if answers[candidate, item.suite, item.item].text != answers[baseline, item.suite, item.item].text
     ]  # fmt: skip
-    return _spread(pairs)[:SAMPLES]
+    return in_turn(pairs, lambda pair: (pair["suite"], pair["result"]))[:SAMPLES]
 
 
 def _sample(item: ItemRow, mine: AnswerRow, theirs: AnswerRow, verdict: VerdictRow | None) -> dict[str, Any]:
@@ -119,15 +120,6 @@ def _sample(item: ItemRow, mine: AnswerRow, theirs: AnswerRow, verdict: VerdictR
         "baseline": theirs.text,
         "result": None if verdict is None else verdict.result,
     }
-
-
-def _spread(pairs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One of each suite and verdict in turn, so that no long suite crowds out the others."""
-    groups: dict[tuple[str, str | None], list[dict[str, Any]]] = {}
-    for pair in pairs:
-        groups.setdefault((pair["suite"], pair["result"]), []).append(pair)
-    longest = max((len(group) for group in groups.values()), default=0)
-    return [group[place] for place in range(longest) for group in groups.values() if place < len(group)]
 
 
 def _judge_health(session: Session, record: Mapping[str, Any]) -> dict[str, Any] | None:

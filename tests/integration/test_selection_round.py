@@ -23,6 +23,7 @@ from evaluator.judge.pairwise import JudgeFailed
 from evaluator.judge.templates import TEMPLATES
 from evaluator.judges import JudgeVersion, NewJudge, add_judge
 from evaluator.provenance import Declared, JudgeRefused
+from evaluator.raters import StillRating
 from evaluator.records import read_selection, select_for_round
 from evaluator.report.gather import gather
 from evaluator.report.page import render
@@ -47,6 +48,7 @@ from tests.support.evaluation import (
     put_round,
     rows,
 )
+from tests.support.feedback import put_raters, put_votes
 from tests.support.scripted_judge import Script, scripted_judge
 from tests.support.scripted_policy import FINGERPRINT, ScriptedPolicies, scripted_policies
 
@@ -349,3 +351,22 @@ def test_an_engine_is_let_go_after_the_run(ground: Ground) -> None:
     with served_policy(ground.parts.database, candidate(1), lambda _: None) as served:
         assert (served.url, served.fingerprint) == (ground.policies.url, FINGERPRINT)
     assert ground.query("SELECT DISTINCT desired FROM registry.engine") == [("up",)]
+
+
+def test_evaluation_raters_stand_in_the_place_of_a_judge(ground: Ground) -> None:
+    few = HELPFUL.replace("limit = 40", "limit = 12")
+    plan = replace(ground.plan(few, SUMS), raters=1, policies=(candidate(2),))
+    with pytest.raises(StillRating, match="wait in the queue of the evaluation raters"):
+        ground.select(plan)
+    assert ground.query("SELECT state FROM evaluation.eval_run") == [("waiting",)]
+    url = ground.database.owner_url
+    (rater,) = put_raters(url, 1, pool="evaluation")
+    waiting = ground.query("SELECT id, a_policy, a_text FROM feedback.comparison WHERE pool = 'evaluation'")
+    assert len(waiting) > 3
+    for identity, _, text in waiting:
+        put_votes(url, identity, "a" if "GOOD" in text else "b", raters=[rater])
+    record = ground.select(plan).record
+    assert (record["judge"], record["raters"], record["note"]) == (None, 1, None)
+    (judged,) = record["candidates"][0]["judged"]
+    assert (judged["source"], judged["wins"], judged["losses"]) == ("raters", len(waiting), 0)
+    assert judged["ties"] == 12 - len(waiting)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedback.bradley_terry import (
+from feedback.matches import matches_of
+from ratchet.bradley_terry import (
     Interval,
     Match,
     connected_groups,
     fit,
-    matches_of,
     percentile_ends,
     rank,
     strongly_connected,

@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedback.evidence import Comparison
-from feedback.votes import standing_votes
-
 REPLICATES = 1_000
 LEVEL = 0.95
 MAX_STEPS = 200
@@ -286,17 +283,3 @@ def percentile_ends(values: Floats, unstable: int, level: float = LEVEL) -> tupl
         return None, None
     ordered = np.sort(values)
     return float(ordered[tail - unstable]), float(ordered[len(ordered) - 1 - (tail - unstable)])
-
-
-def matches_of(comparisons: Iterable[Comparison]) -> Iterable[Match]:
-    """The standing votes as matches; both-bad is a tie, skips and flagged raters are left out."""
-    scores = {"a": 1.0, "b": 0.0, "tie": 0.5, "both_bad": 0.5}
-    for comparison in comparisons:
-        for vote in standing_votes(comparison.votes):
-            if vote.choice != "skip" and not vote.flagged:
-                yield Match(
-                    comparison.a.policy,
-                    comparison.b.policy,
-                    scores[vote.choice],
-                    comparison.a.prompt_hash,
-                )
