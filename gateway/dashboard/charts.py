@@ -1,4 +1,4 @@
-"""Charts as SVG text, drawn here without script or library; colours by the style sheet, every word escaped."""
+"""Charts as SVG text, drawn here without script or library; colours by the style sheet, words escaped."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
