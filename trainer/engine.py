@@ -90,7 +90,7 @@ class Engine:
         """Every weight of the plain model, adapters merged, one after another; all ranks take part.
 
         Yields:
-            Its name, a tied one's once, and on rank 0 a copy on the CPU.
+            Its name, a tied one's once, and on rank 0 its value on the CPU, good until the next step.
         """
         adapted = {
             name: module for name, module in self.model.named_modules() if isinstance(module, AdaptedLinear)
@@ -106,7 +106,8 @@ class Engine:
             with self._whole(parts):
                 if self.world.first:
                     weight, *factors = (part.detach().cpu() for part in parts)
-                    value = merged(weight, *factors, module.scale) if factors and module else weight.clone()
+                    value = merged(weight, *factors, module.scale) if factors and module else weight
+                    value = value.clone() if self._stage else value
             yield f"{layer}.{leaf}" if module else name, value
         yield from ((name, buffer.detach().cpu()) for name, buffer in self._kept_buffers())
 

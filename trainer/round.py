@@ -262,7 +262,8 @@ class _Measuring:
     def begin(self, sink: Sink, *, same: bool) -> None:
         """Measures the untrained policy: where it is its own reference, the distance must be exactly zero."""
         distance, validation = self.distance(0), self.validation()
-        sink.metrics(0, _distance_figures(distance) | _validation_figures(validation))
+        if figures := _distance_figures(distance) | _validation_figures(validation):
+            sink.metrics(0, figures)
         if same and distance is not None and (distance.kl.k1.value or distance.kl.k3.value):
             raise RoundFailed(
                 f"the untrained policy is {distance.kl.k3.value:.3g} nats from itself: policy and reference "

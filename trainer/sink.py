@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from ratchet.errors import ConfigError
+from trainer.durable import room
 
 Word = Literal["ok", "stop"]
 EVENTS = "events.jsonl"
@@ -135,6 +136,9 @@ class FolderSink:
 
     Attributes:
         folder: The round's folder; `control` in it holds `ok` or `stop`.
+
+    Raises:
+        DiskFull: There is no room for a line, in any call but `control`.
     """
 
     folder: Path
@@ -169,7 +173,7 @@ class FolderSink:
 
     def _write(self, event: str, values: Mapping[str, Any]) -> None:
         line = json.dumps({"event": event, **values}, default=str, allow_nan=False) + "\n"
-        with self._events.open("a", encoding="utf-8") as file:
+        with room(self.folder), self._events.open("a", encoding="utf-8") as file:
             file.write(line)
 
 
