@@ -53,6 +53,8 @@ class Engine:
         self._engine, *_ = deepspeed.initialize(
             model=model, optimizer=optimizer, config=_deepspeed_config(optim, config)
         )
+        if world.size == 1 and self._stage == 0:
+            self._engine.enable_backward_allreduce = False
         self._engine.train(config.gradient_checkpointing)
         self._checkpointing = config.gradient_checkpointing
 

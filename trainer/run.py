@@ -1,13 +1,16 @@
 """What runs in every process of a round: `python -m trainer.run FOLDER`, started by `trainer.launch`."""
 
 import argparse
+import ctypes
 import json
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
 
 from ratchet.errors import RatchetError
+from ratchet.supervisor.leash import PR_SET_PDEATHSIG
 from trainer.durable import write_text
 
 ERROR = "error.json"
@@ -27,6 +30,7 @@ def main() -> int:
     from trainer.round import run_round
 
     logging.disable_progress_bar()
+    _end_with_the_launcher()
     (folder / ERROR).unlink(missing_ok=True)
     try:
         run_round(folder)
@@ -35,6 +39,12 @@ def main() -> int:
         write_text(folder / ERROR, json.dumps({"kind": type(error).__name__, "message": str(error)}))
         return error.exit_code
     return 0
+
+
+def _end_with_the_launcher() -> None:
+    """One of several processes ends when the launcher does, even of SIGKILL: it would wait for the others."""
+    if sys.platform == "linux" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":
