@@ -31,7 +31,7 @@ class Home:
 
     @property
     def switch(self) -> Path:
-        """Where a release is aborted while the database is away: every gateway of this machine looks there."""
+        """Where a release is aborted while the database is away: all gateways of this machine look there."""
         return self.run / "switch"
 
     @property
@@ -76,7 +76,9 @@ class Home:
 
     def ensure(self) -> "Home":
         """Creates the folders; `secrets` and `spool` are closed to other users."""
-        for folder in (self.root, self.run, self.models, self.artifacts, self.snapshots, self.logs):
+        for folder in (
+            self.root, self.run, self.models, self.artifacts, self.snapshots, self.evaluation, self.logs,
+        ):  # fmt: skip
             folder.mkdir(parents=True, exist_ok=True)
         for folder in (self.secrets, self.spool):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

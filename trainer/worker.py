@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUntypedFunctionDecorator=false
-"""The trainer's Celery app: its own queue, thin tasks. Rounds run in processes of their own beside it."""
+"""The trainer's Celery app: its own queue, thin tasks. Long work runs in processes of its own beside it."""
 
 import os
 from datetime import timedelta
@@ -14,6 +14,7 @@ from ratchet.db.engine import open_engine, session_scope
 from ratchet.heartbeat import beat
 from ratchet.logs import configure as configure_logs
 from ratchet.settings import load
+from trainer.reward.watch import Watch
 from trainer.rounds.dispatch import Dispatcher
 from trainer.rounds.dispatch import reconcile as reconcile_rounds
 from trainer.settings import TrainerSettings
@@ -30,6 +31,7 @@ def _settings() -> dict[str, Any]:
         **TASKS,
         "begin_rounds": settings.trainer_look_every_s,
         "reconcile_rounds": settings.trainer_reconcile_every_s,
+        "measure_rewards": settings.trainer_measure_rewards_every_s,
     }
     beats = {
         task: {"task": f"{QUEUE}.{task}", "schedule": seconds, "options": {"expires": seconds}}
@@ -59,6 +61,11 @@ def _dispatcher() -> Dispatcher:
     return Dispatcher()
 
 
+@cache
+def _watch() -> Watch:
+    return Watch()
+
+
 @app.task(name="trainer.heartbeat")
 def heartbeat() -> None:
     """Says in `operations.heartbeat` that this worker takes tasks."""
@@ -85,3 +92,10 @@ def reconcile() -> None:
     """Finds rounds whose worker fell silent."""
     with session_scope(_connections()) as session:
         reconcile_rounds(session, silent_for=timedelta(seconds=load(TrainerSettings).trainer_lost_after_s))
+
+
+@app.task(name="trainer.measure_rewards")
+def measure_rewards() -> None:
+    """Measures reward models again where fresh pairs are there."""
+    with session_scope(_connections()) as session:
+        _watch().begin(session)

@@ -12,12 +12,14 @@ import torch
 from sqlalchemy import Engine
 from transformers import AutoTokenizer
 
+from ratchet.broker import broker_url
 from ratchet.cli import main
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.db.models.training import RewardModel, TrainingRound
 from ratchet.db.roles import Role
 from ratchet.errors import EnvironmentFault
 from ratchet.home import Home
+from ratchet.plan import Arm, PlannedArm, publish
 from ratchet.registry import add_policy
 from ratchet.sealed import KEY_NAME, reward_store
 from ratchet.secrets_store import save_role_urls, shared_key
@@ -33,8 +35,9 @@ from trainer.data.rows import read_pairs
 from trainer.data.truncate import Lengths
 from trainer.reward.model import load_reward_model
 from trainer.reward.pooling import scores
-from trainer.reward.registry import find
+from trainer.reward.registry import find, measurements
 from trainer.reward.serve import client, score, served
+from trainer.reward.watch import Watch
 from trainer.rounds.asking import ask_for, prepare
 from trainer.rounds.conduct import Ended, carry_out
 from trainer.rounds.start import launch
@@ -202,6 +205,53 @@ def test_measured_again_on_like_pairs_nothing_is_alarmed_and_on_contrary_ones_it
     shown = json.loads(ratchet("show", "tiny", "--json")[1])
     assert [each["policy"] for each in shown["measurements"]] == ["import:test", "tiny@0"]
     assert "not fallen" not in ratchet("show", "tiny")[1]
+
+
+def test_fresh_pairs_of_what_is_in_production_are_measured_on_once(
+    engine: Engine,
+    home: Home,
+    model: RewardModel,
+    module_database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pairs of another policy are no reason; those of the policy in production are, by another process."""
+    url = module_database.url(Role.TRAINER)
+    monkeypatch.setenv("RATCHET_HOME", str(home.root))
+    monkeypatch.setenv("RATCHET_DATABASE_URL", url)
+    monkeypatch.setenv("RATCHET_BROKER_URL", broker_url(url))
+    watch = Watch()
+
+    def begin() -> bool:
+        with session_scope(engine) as session:
+            return watch.begin(session)
+
+    def freeze(policy: str) -> str:
+        folder = pairs_snapshot(home.snapshots, rows=1, validation=8, policy=policy)
+        with psycopg.connect(module_database.owner_url) as owner:
+            owner.execute(
+                "INSERT INTO feedback.dataset_snapshot (digest, kind, path, manifest) "
+                "VALUES (%s, %s, %s, %s)",
+                (folder.name, "pairs", str(folder), (folder / "manifest.json").read_text()),
+            )
+        return folder.name
+
+    operator = open_engine(module_database.url(Role.OPERATOR), application="test", pool_size=1)
+    with session_scope(operator) as session:
+        arms = (PlannedArm(Arm.PRODUCTION, str(model.parent), 1.0),)
+        publish(session, model="tiny", stage="production", arms=arms, actor="test", reason="test")
+    operator.dispose()
+    assert not begin()
+    freeze("tiny@0")
+    assert not begin()
+    fresh = freeze(str(model.parent))
+    assert begin()
+    assert not begin()
+    assert watch.process is not None
+    assert watch.process.wait() == 0
+    with session_scope(engine) as session:
+        (found,) = [each for each in measurements(session, model.ref) if each.snapshot == fresh]
+        assert (found.policy, found.report["pairs"]) == (model.parent, 8)
+    assert not begin()
 
 
 def test_without_the_key_nothing_is_measured_and_the_error_says_why(

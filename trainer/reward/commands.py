@@ -71,37 +71,15 @@ def report(
     from ratchet.commands.progress import shown
     from ratchet.db.engine import session_scope
     from ratchet.db.roles import Role
-    from ratchet.sealed import reward_store
-    from trainer.reward.drift import observe
-    from trainer.reward.registry import find, measure
-    from trainer.rounds.asking import find_data, folder_for
+    from trainer.reward.remeasure import remeasure
+    from trainer.rounds.asking import find_data
 
     home = Home.resolve(data_dir)
     with role_engine(home, Role.TRAINER) as engine:
         with session_scope(engine) as session:
-            row = find(session, model)
             data = find_data(session, snapshot, "pairs")
-            ref, artifact, provenance = row.ref, row.artifact, row.provenance
-            reference = folder_for(session, home, provenance["reference"])
-        with reward_store(home).opened(artifact) as folder, shown() as work:
-            measured = measure(
-                folder,
-                data.folder,
-                reference,
-                max_length=int(provenance["config"]["data"]["max_length"]),
-                rows=rows,
-                report=work.stage,
-            )
-        policies: list[str] = measured["policies"]
-        with session_scope(engine) as session:
-            found = observe(
-                session,
-                find(session, ref),
-                report=measured["report"],
-                policy=policies[0] if len(policies) == 1 else None,
-                snapshot=measured["snapshot"],
-            )
-    document = {"ref": ref, **measured, "drift": found.document()}
+        with shown() as work:
+            document = remeasure(engine, home, model, data, rows=rows, report=work.stage)
     emit(document, as_json, _print_measured)
 
 

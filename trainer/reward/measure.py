@@ -41,7 +41,7 @@ def measure(
     *,
     max_length: int = 1024,
     rows: int = 512,
-    reference_prompts: int = 64,
+    reference_prompts: int = 32,
     seed: int = 0,
 ) -> dict[str, Any]:
     """Scores validation pairs, and answers of the reference to some of their prompts.
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, required=True, metavar="DIR", help="its reference policy")
     parser.add_argument("--max-length", type=int, default=1024, help="tokens of prompt and answer at most")
     parser.add_argument("--rows", type=int, default=512, help="pairs at most")
-    parser.add_argument("--reference-prompts", type=int, default=64, help="prompts the reference answers")
+    parser.add_argument("--reference-prompts", type=int, default=32, help="prompts the reference answers")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     logging.set_verbosity_error()

@@ -6,6 +6,7 @@ among them. `POST /classify` with `{"model": ..., "input": [[token, ...], ...]}`
 """
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -26,13 +27,13 @@ _POLL_S = 0.25
 _GRACE_S = 5.0
 
 
-def command(folder: Path, served: str, socket: Path, max_length: int) -> list[str]:
+def command(folder: Path, served: str, address: Path, max_length: int) -> list[str]:
     """The words that start the server.
 
     Args:
         folder: The plain reward model.
         served: Its `name@version`, which the server answers to.
-        socket: Where it listens.
+        address: Socket it listens on.
         max_length: Tokens of a sequence at most.
     """
     on_cpu = vllm.runs_on_cpu()
@@ -40,7 +41,7 @@ def command(folder: Path, served: str, socket: Path, max_length: int) -> list[st
         sys.executable, "-m", vllm.ENTRY,
         "--model", str(folder),
         "--served-model-name", served,
-        "--uds", str(socket),
+        "--uds", str(address),
         "--runner", "pooling",
         "--pooler-config", '{"use_activation": false}',
         "--max-model-len", str(max_length),
@@ -63,35 +64,35 @@ def variables() -> dict[str, str]:
 
 @contextmanager
 def served(
-    folder: Path, name: str, socket: Path, log: Path, max_length: int
+    folder: Path, name: str, address: Path, log: Path, max_length: int
 ) -> Generator["subprocess.Popen[bytes]"]:
     """Runs a server; inside it answers, and behind it is gone.
 
     Args:
         folder: The plain reward model.
         name: Its `name@version`.
-        socket: Where it listens; made anew.
+        address: Socket it listens on; made anew.
         log: File its output is added to.
         max_length: Tokens of a sequence at most.
 
     Raises:
         EnvironmentFault: It does not start, or the socket's path is too long.
     """
-    if len(bytes(socket)) > LONGEST_SOCKET:
-        raise EnvironmentFault(f"{socket} is too long for a socket's path: choose a shorter --data-dir")
-    socket.unlink(missing_ok=True)
+    if len(bytes(address)) > LONGEST_SOCKET:
+        raise EnvironmentFault(f"{address} is too long for a socket's path: choose a shorter --data-dir")
+    address.unlink(missing_ok=True)
     began = log.stat().st_size if log.exists() else 0
     with log.open("ab") as output:
         process = subprocess.Popen(
             [
                 sys.executable, "-I", "-S", leash.__file__, str(os.getpid()),
-                *command(folder, name, socket, max_length),
+                *command(folder, name, address, max_length),
             ],
-            env=variables(), cwd=socket.parent, stdin=subprocess.DEVNULL, stdout=output,
+            env=variables(), cwd=address.parent, stdin=subprocess.DEVNULL, stdout=output,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        _wait_until_healthy(process, socket, log, began)
+        _wait_until_healthy(process, address, log, began)
         yield process
     finally:
         process.terminate()
@@ -100,13 +101,13 @@ def served(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        socket.unlink(missing_ok=True)
+        address.unlink(missing_ok=True)
 
 
-def client(socket: Path) -> httpx.Client:
+def client(address: Path) -> httpx.Client:
     """A client of the server behind a socket."""
     return httpx.Client(
-        transport=httpx.HTTPTransport(uds=str(socket)),
+        transport=httpx.HTTPTransport(uds=str(address)),
         base_url="http://reward",
         timeout=60.0,
         trust_env=False,
@@ -132,17 +133,30 @@ def score(asking: httpx.Client, model: str, sequences: list[list[int]]) -> list[
     return [float(item["probs"][0]) for item in data]
 
 
-def _wait_until_healthy(process: "subprocess.Popen[bytes]", socket: Path, log: Path, began: int) -> None:
+def _wait_until_healthy(process: "subprocess.Popen[bytes]", address: Path, log: Path, began: int) -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
-    with client(socket) as asking:
-        while process.poll() is None and time.monotonic() < deadline:
-            try:
-                if asking.get("/health").status_code == 200:
-                    return
-            except httpx.TransportError:
-                pass
-            time.sleep(_POLL_S)
+    while process.poll() is None and time.monotonic() < deadline:
+        if _listens(address) and _is_healthy(address):
+            return
+        time.sleep(_POLL_S)
     how = "does not answer" if process.poll() is None else f"ended with code {process.returncode}"
     raise EnvironmentFault(
         f"the reward server {how}: {last_words(log, began) or 'it said nothing'} (log: {log})"
     )
+
+
+def _listens(address: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as knocking:
+        try:
+            knocking.connect(str(address))
+        except OSError:
+            return False
+    return True
+
+
+def _is_healthy(address: Path) -> bool:
+    with client(address) as asking:
+        try:
+            return asking.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
