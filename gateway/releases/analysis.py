@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gateway.releases.decision import ArmState, Decision, Exposure, Finding, MetricState, RatioState, decide
+from gateway.releases.decision import Decision, Exposure, Finding, MetricState, RatioState, decide
 from gateway.releases.machine import plan_of
 from gateway.releases.measure import measure, users_ratio
 from gateway.releases.plan import HOLDBACK, ReleasePlan, ShareMetric
@@ -18,13 +18,8 @@ from gateway.releases.sources import Measured, Prices, read_measurements
 from ratchet.db.models.releases import AnalysisRow, Look, Release
 from ratchet.db.models.serving import TrafficPlan
 from ratchet.ids import new_id
-from ratchet.logs import get_logger
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-NOTHING = ArmState(users=0, answers=0, failed=0, level=None)
-NOT_MEASURED = MetricState(NOTHING, NOTHING, worsening=None, lower=None, upper=None)
-
-log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +60,14 @@ def look(session: Session, release: Release, prices: Prices, now: datetime) -> L
     measured = read_measurements(session, release, began, prices, shadow=shadow)
     candidate, baseline = measured[release.policy], measured[release.baseline]
     states = {
-        name: state
+        name: measure(plan, release.stage, name, *_samples(plan, name, candidate, baseline))
         for name in plan.metrics_of(release.stage)
-        if (state := _state(plan, release.stage, name, candidate, baseline)) is not None
     }
     stood = (release.paused_at or now) - release.stage_since
     exposure = Exposure(len(candidate.units), stood / timedelta(hours=1))
     ratio = None if shadow else _ratio(session, release, plan, candidate, baseline)
     decision = decide(plan, release.stage, states, exposure, ratio)
     return LookSeen(release.stage, states, exposure, ratio, decision, (candidate, baseline))
-
-
-def _state(
-    plan: ReleasePlan, stage: str, name: str, candidate: Measured, baseline: Measured
-) -> MetricState | None:
-    """What is known of a metric; None, which counts as dead, where a measurement is none of its kind."""
-    try:
-        return measure(plan, stage, name, *_samples(plan, name, candidate, baseline))
-    except ValueError as error:
-        log.warning("a metric cannot be measured", metric=name, reason=str(error))
-        return None
 
 
 def is_exposed(plan: ReleasePlan, stage: str, seen: LookSeen) -> bool:
@@ -118,7 +101,7 @@ def keep(session: Session, release: Release, seen: LookSeen) -> None:
 
 
 def _row(look: Look, finding: Finding, seen: LookSeen, plan: ReleasePlan) -> AnalysisRow:
-    state = seen.states.get(finding.metric, NOT_MEASURED)
+    state = seen.states[finding.metric]
     return AnalysisRow(
         look_id=look.id,
         metric=finding.metric,

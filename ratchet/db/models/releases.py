@@ -21,10 +21,10 @@ def _ended() -> Any:
 class Release(Base):
     """One policy's way to production, or back; at most one of a model name is open.
 
-    `plan` is the release plan as it was checked; `stage_number` counts its stages from 0, -1 while the engine is
-    made ready. `first_plan` is the traffic plan that gave the policy its first request, `stage_plan` that of this
-    stage, and `stage_since` its begin, moved on by the time it was paused. `engine_id` is the engine that was
-    wanted for it, `engines_down` when engines that nothing needs any more were let go.
+    `plan` is the release plan as it was checked; `stage_number` counts its stages from 0, -1 while the engine
+    is made ready. `first_plan` is the traffic plan that gave the policy its first request, `stage_plan` that of
+    this stage, and `stage_since` its begin, moved on by the time it was paused. `engine_id` is the engine that
+    was wanted for it, `engines_down` when engines that nothing needs any more were let go.
     """
 
     __tablename__ = "release"
@@ -32,8 +32,8 @@ class Release(Base):
 
     id: Mapped[Key]
     model: Mapped[str]
-    policy: Mapped[str]
-    baseline: Mapped[str]
+    policy: Mapped[str] = mapped_column(ForeignKey("registry.policy.ref"))
+    baseline: Mapped[str] = mapped_column(ForeignKey("registry.policy.ref"))
     plan_name: Mapped[str]
     plan: Mapped[Json]
     salt: Mapped[str]
@@ -41,10 +41,10 @@ class Release(Base):
     stage: Mapped[str]
     stage_number: Mapped[int]
     stage_since: Mapped[CreatedAt]
-    first_plan: Mapped[int | None] = mapped_column(BigInteger)
-    stage_plan: Mapped[int | None] = mapped_column(BigInteger)
+    first_plan: Mapped[int | None] = mapped_column(ForeignKey("serving.traffic_plan.version"))
+    stage_plan: Mapped[int | None] = mapped_column(ForeignKey("serving.traffic_plan.version"))
     paused_at: Mapped[datetime | None] = _ended()
-    engine_id: Mapped[UUID]
+    engine_id: Mapped[UUID] = mapped_column(ForeignKey("registry.engine.id"))
     actor: Mapped[str]
     reason: Mapped[str]
     predicted: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
@@ -68,7 +68,7 @@ class ReleaseEvent(Base):
     reason: Mapped[str]
     before: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     after: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
-    plan_version: Mapped[int | None] = mapped_column(BigInteger)
+    plan_version: Mapped[int | None] = mapped_column(ForeignKey("serving.traffic_plan.version"))
     created_at: Mapped[CreatedAt]
 
 
@@ -94,7 +94,9 @@ class AnalysisRow(Base):
     __tablename__ = "analysis"
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
 
-    look_id: Mapped[UUID] = mapped_column(ForeignKey(f"{SCHEMA}.look.id"), primary_key=True)
+    look_id: Mapped[UUID] = mapped_column(
+        ForeignKey(f"{SCHEMA}.look.id", ondelete="CASCADE"), primary_key=True
+    )
     metric: Mapped[str] = mapped_column(primary_key=True)
     n_baseline: Mapped[int] = mapped_column(BigInteger)
     n_candidate: Mapped[int] = mapped_column(BigInteger)
@@ -147,6 +149,6 @@ class OperatorSession(Base):
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
 
     hash: Mapped[bytes] = mapped_column(LargeBinary, primary_key=True)
-    key_id: Mapped[UUID]
+    key_id: Mapped[UUID] = mapped_column(ForeignKey("serving.api_key.id"))
     created_at: Mapped[CreatedAt]
     expires_at: Mapped[Moment]
