@@ -119,10 +119,12 @@ class OptimConfig(_Section):
 class LossConfig(_Section):
     """What is minimised; which keys mean something depends on the method."""
 
-    kind: Literal["nll", "sigmoid", "cdpo", "robust", "ipo", "hinge", "bradley_terry"] | None = None
-    """sft: nll. rm: bradley_terry. dpo: sigmoid (default), cdpo, robust, ipo or hinge."""
+    kind: Literal["nll", "sigmoid", "cdpo", "robust", "ipo", "hinge", "simpo", "bradley_terry"] | None = None
+    """sft: nll. rm: bradley_terry. dpo: sigmoid (default), cdpo, robust, ipo, hinge or simpo."""
     beta: Positive = 0.1
-    """dpo: strength of the pull towards the reference."""
+    """dpo: strength of the pull towards the reference; of simpo the scale of its reward, usually 2 to 10."""
+    gamma: Annotated[float, Field(ge=0)] = 0.0
+    """dpo with simpo: target margin, in units of the reward."""
     label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = 0.0
     """dpo with cdpo or robust: probability that a label is flipped."""
     length_normalised: bool = False
@@ -265,7 +267,9 @@ class RoundConfig(_Section):
                 f"data.max_length {self.data.max_length} is more than optim.micro_tokens "
                 f"{self.optim.micro_tokens} can hold"
             )
-        if self.method is Method.DPO:
+        if self.loss.gamma and self.loss_kind != "simpo":
+            raise ValueError("loss.gamma means something for simpo only")
+        if self.method is Method.DPO and self.loss_kind != "simpo":
             check_beta(self.loss.beta)
         return self
 
@@ -297,7 +301,7 @@ class RoundConfig(_Section):
 _KINDS: Mapping[Method, tuple[str, ...]] = {
     Method.SFT: ("nll",),
     Method.RM: ("bradley_terry",),
-    Method.DPO: ("sigmoid", "cdpo", "robust", "ipo", "hinge"),
+    Method.DPO: ("sigmoid", "cdpo", "robust", "ipo", "hinge", "simpo"),
 }
 
 

@@ -195,6 +195,13 @@ def test_every_way_to_the_reference_is_the_same(model: Path, pairs: Path, tmp_pa
     assert first.checkpoints[-1].digest == again.checkpoints[-1].digest == held.checkpoints[-1].digest
 
 
+def test_a_loss_without_a_reference_needs_none(model: Path, pairs: Path, tmp_path: Path) -> None:
+    summary = ran(asked(model, pairs, loss={"kind": "simpo", "beta": 2.0, "gamma": 1.0}), tmp_path)
+    assert summary.checkpoints[-1].accuracy == 1.0
+    assert summary.checkpoints[-1].reward is None
+    assert not (tmp_path / "reference").exists()
+
+
 def test_demonstrations_are_learned(model: Path, tmp_path: Path) -> None:
     snapshot = demonstrations_snapshot(tmp_path / "demonstrations", rows=12, validation=4)
     changes = {"method": "sft", "data": {"packing": "packed"}, "optim": {"steps": 6}}

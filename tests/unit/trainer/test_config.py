@@ -52,8 +52,12 @@ def test_overrides_are_toml_values_or_plain_text(tmp_path: Path, monkeypatch: py
         ({"optim": {"lr": 0}}, "optim.lr: Input should be greater than 0"),
         ({"optim": {"rate": 1}}, "optim.rate: Extra inputs are not permitted"),
         ({"optim": {"epochs": 1, "steps": 5}}, "give one"),
-        ({"loss": {"kind": "nll"}}, "loss.kind nll is not one of dpo: sigmoid, cdpo, robust, ipo, hinge"),
+        (
+            {"loss": {"kind": "nll"}},
+            "loss.kind nll is not one of dpo: sigmoid, cdpo, robust",
+        ),
         ({"loss": {"label_smoothing": 0.1}}, "cdpo and robust only"),
+        ({"loss": {"gamma": 0.1}}, "simpo only"),
         ({"engine": {"offload": "optimizer"}}, "zero_stage 1, 2 or 3"),
         ({"engine": {"offload": "all", "zero_stage": 2}}, "needs zero_stage 3"),
         ({"engine": {"precision": "bf16"}}, "bf16 needs zero_stage 1, 2 or 3"),
@@ -98,7 +102,7 @@ def test_an_unusual_beta_warns(beta: float) -> None:
 
 def test_the_kinds_of_pair_losses_are_those_there_are() -> None:
     kinds = get_args(get_args(LossConfig.model_fields["kind"].annotation)[0])
-    assert set(kinds) == {"nll", "bradley_terry", *PairLoss}
+    assert set(kinds) == {"nll", "bradley_terry", "simpo", *PairLoss}
 
 
 def test_the_digest_is_of_every_value() -> None:
