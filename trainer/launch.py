@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="how many processes share the work")
     arguments = parser.parse_args()
     processes: int = arguments.processes
-    environment = {**os.environ, "DS_ACCELERATOR": _accelerator()}
+    environment = dict(os.environ)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     program = processes_of("trainer.run", [arguments.folder], processes)
     os.execve(sys.executable, program, environment)  # noqa: S606
@@ -104,12 +104,6 @@ def processes_of(module: str, arguments: Sequence[str], processes: int) -> list[
         module,
         *arguments,
     ]
-
-
-def _accelerator() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _free_port() -> int:
