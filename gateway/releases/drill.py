@@ -11,12 +11,12 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import aiohttp
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from gateway.releases import machine
@@ -39,6 +39,7 @@ SETTLE_S = 0.3
 """After a switch was seen to work, it is watched so long for answers that contradict it."""
 SEEN_WITHIN_S = 5.0
 GOOD_WITHIN_MS = 1000.0
+LOST_AFTER = timedelta(hours=1)
 PROBE_HEADER = "x-ratchet-probe"
 
 
@@ -128,6 +129,19 @@ def run_drill(
             row.result = result or {"trouble": "it was broken off"}
     with session_scope(engine) as session:
         return next(told for told in drills(session, model) if told["drill"] == str(drill.id))
+
+
+def end_lost(session: Session, now: datetime) -> None:
+    """Ends drills whose process was killed: their plan is withdrawn, and they count as bad."""
+    lost = select(Drill).where(Drill.finished_at.is_(None), Drill.started_at < now - LOST_AFTER)
+    for drill in session.scalars(lost).all():
+        machine.lock(session, drill.model)
+        plan = current_plan(session, drill.model)
+        if plan is not None and plan.stage == STAGE:
+            by = By(drill.actor, "its process ended before it did")
+            _publish(session, plan, plan.withdrawn().arms, machine.PRODUCTION, by)
+        drill.state, drill.finished_at = "bad", now
+        drill.result = {"trouble": "its process ended before it did"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def start(session: Session, wish: Wish, by: By) -> Release:
             " close it where it is promoted, else abort it first"
         )
     _need_drill(session, model, wish.plan)
-    engine = _want_engine(session, policy.ref, wish.engine_url)
+    engine, own = _want_engine(session, policy.ref, wish.engine_url)
     release = Release(
         id=new_id(),
         model=model,
@@ -108,6 +108,7 @@ def start(session: Session, wish: Wish, by: By) -> Release:
         stage=PREPARING,
         stage_number=-1,
         engine_id=engine.id,
+        engine_own=own,
         actor=by.actor,
         reason=by.reason,
         predicted=wish.predicted,
@@ -279,7 +280,7 @@ def let_engines_go(session: Session, now: datetime) -> list[str]:
     for release in ended:
         release.engines_down = now
         for policy in (release.policy, release.baseline):
-            if policy in needed:
+            if policy in needed or (policy == release.policy and not release.engine_own):
                 continue
             down = session.execute(
                 update(EngineRow)
@@ -381,18 +382,19 @@ def _need_drill(session: Session, model: str, plan: ReleasePlan) -> None:
         )
 
 
-def _want_engine(session: Session, policy: str, url: str | None) -> EngineRow:
+def _want_engine(session: Session, policy: str, url: str | None) -> tuple[EngineRow, bool]:
+    """The policy's engine, and whether it is wanted from now on only."""
     if url is not None:
         engine = EngineRow(id=new_id(), policy=policy, managed=False, desired="up", state="up", url=url)
         session.add(engine)
         session.flush()
-        return engine
+        return engine, True
     rows = session.scalars(
         select(EngineRow).where(EngineRow.policy == policy).order_by(EngineRow.id.desc())
     ).all()
     engine = next((row for row in rows if row.desired == "up"), None)
     if engine is not None:
-        return engine
+        return engine, False
     engine = next((row for row in rows if row.managed), None)
     if engine is None:
         engine = EngineRow(id=new_id(), policy=policy, managed=True, desired="up", state="waiting")
@@ -401,4 +403,4 @@ def _want_engine(session: Session, policy: str, url: str | None) -> EngineRow:
         engine.desired = "up"
         engine.state = "waiting"
     session.flush()
-    return engine
+    return engine, True

@@ -13,7 +13,7 @@ from uuid import UUID
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
-from gateway.releases import analysis, machine, repository
+from gateway.releases import analysis, drill, machine, repository
 from gateway.releases.audit import By, Refused
 from gateway.releases.decision import Action
 from gateway.releases.plan import HOLDBACK, ReleasePlan
@@ -81,6 +81,7 @@ class Walker:
         with session_scope(self._engine) as session:
             releases = session.scalars(select(Release).where(Release.ended_at.is_(None))).all()
             machine.let_engines_go(session, self._clock())
+            drill.end_lost(session, self._clock())
         for release in releases:
             try:
                 self._walk(release)

@@ -36,6 +36,7 @@ CREATE TABLE releases.release (
     stage_plan   bigint REFERENCES serving.traffic_plan (version),
     paused_at    timestamptz,
     engine_id    uuid NOT NULL REFERENCES registry.engine (id),
+    engine_own   boolean NOT NULL,
     actor        text NOT NULL,
     reason       text NOT NULL,
     predicted    jsonb,

@@ -13,9 +13,10 @@ from sqlalchemy.dialects.postgresql import insert
 from gateway.releases import machine, repository
 from gateway.releases.audit import By, Refused
 from gateway.releases.control import Control
+from gateway.releases.drill import end_lost
 from ratchet.db.engine import session_scope
 from ratchet.db.models.registry import EngineRow
-from ratchet.db.models.releases import OfflineAbort, Release
+from ratchet.db.models.releases import Drill, OfflineAbort, Release
 from ratchet.db.roles import Role
 from ratchet.errors import NotFound, UsageError
 from ratchet.ids import new_id
@@ -133,8 +134,9 @@ def test_one_release_of_a_model_at_a_time(control: Control, engine: Engine) -> N
     with pytest.raises(psycopg.errors.UniqueViolation), _connected(engine) as connection:
         connection.execute(
             "INSERT INTO releases.release (id, model, policy, baseline, plan_name, plan, salt, state, stage,"
-            " stage_number, engine_id, actor, reason) SELECT gen_random_uuid(), model, policy, baseline,"
-            " plan_name, plan, salt, state, stage, stage_number, engine_id, actor, reason"
+            " stage_number, engine_id, engine_own, actor, reason)"
+            " SELECT gen_random_uuid(), model, policy, baseline,"
+            " plan_name, plan, salt, state, stage, stage_number, engine_id, engine_own, actor, reason"
             " FROM releases.release"
         )
 
@@ -203,6 +205,35 @@ def test_an_engine_is_wanted_at_the_start_and_let_go_after_the_end(control: Cont
         assert row.desired == "down"
     with pytest.raises(Refused, match=r"was failed at"):
         control.promote("m", BY)
+
+
+def test_an_engine_that_somebody_else_wanted_before_stays(control: Control, engine: Engine) -> None:
+    with session_scope(engine) as session:
+        session.add(EngineRow(id=new_id(), policy=NEW, managed=True, desired="up", state="up"))
+    begin(control, engine)
+    control.abort("m", BY)
+    with session_scope(engine) as session:
+        assert machine.let_engines_go(session, datetime.now(UTC) + timedelta(days=1)) == []
+
+
+def test_a_drill_whose_process_was_killed_is_ended(control: Control, engine: Engine) -> None:
+    operator = Operator(engine)
+    operator.plan("m", OLD, canary=(NEW, 0.05), stage="drill")
+    hours_ago = datetime.now(UTC) - timedelta(hours=2)
+    with session_scope(engine) as session:
+        session.add(
+            Drill(id=new_id(), model="m", production=OLD, other=NEW, actor="ada", state="running",
+                  started_at=hours_ago)
+        )  # fmt: skip
+    with pytest.raises(Refused, match=r"a drill of m is under way"):
+        control.start(wish(NEW), BY)
+    for _ in range(2):
+        with session_scope(engine) as session:
+            end_lost(session, datetime.now(UTC))
+    assert arms(engine) == (PlannedArm(Arm.PRODUCTION, OLD, 1.0),)
+    with session_scope(engine) as session:
+        assert [told["state"] for told in repository.drills(session, "m")] == ["bad", "good"]
+    assert control.start(wish(NEW), BY)["state"] == "preparing"
 
 
 def test_the_previous_engine_stays_until_the_release_is_closed(control: Control, engine: Engine) -> None:

@@ -21,10 +21,11 @@ def _ended() -> Any:
 class Release(Base):
     """One policy's way to production, or back; at most one of a model name is open.
 
-    `plan` is the release plan as it was checked; `stage_number` counts its stages from 0, -1 while the engine
-    is made ready. `first_plan` is the traffic plan that gave the policy its first request, `stage_plan` that of
-    this stage, and `stage_since` its begin, moved on by the time it was paused. `engine_id` is the engine that
-    was wanted for it, `engines_down` when engines that nothing needs any more were let go.
+    `plan` is the release plan as it was checked; `stage_number` counts its stages from 0, -1 while the
+    engine is made ready. `first_plan` is the traffic plan that gave the policy its first request,
+    `stage_plan` that of this stage, and `stage_since` its begin, moved on by the time it was paused.
+    `engine_id` is its engine, `engine_own` whether nothing else had wanted it, and `engines_down` when
+    engines that nothing needs any more were let go.
     """
 
     __tablename__ = "release"
@@ -45,6 +46,7 @@ class Release(Base):
     stage_plan: Mapped[int | None] = mapped_column(ForeignKey("serving.traffic_plan.version"))
     paused_at: Mapped[datetime | None] = _ended()
     engine_id: Mapped[UUID] = mapped_column(ForeignKey("registry.engine.id"))
+    engine_own: Mapped[bool]
     actor: Mapped[str]
     reason: Mapped[str]
     predicted: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
