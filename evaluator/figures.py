@@ -112,7 +112,7 @@ def candidates_of(
             axis.kl,
             firsts[axis.policy],
             tuple(_changes(measured[axis.policy], base, suites, primary, seed)),
-            tuple(_floors(measured[axis.policy], suites)),
+            tuple(floors_of(measured[axis.policy], suites)),
         )
         for axis in axes
     ]
@@ -129,6 +129,16 @@ def gain(candidate: Sequence[Scored], base: Sequence[Scored], seed: int) -> Inte
 def accuracy(scored: Sequence[Scored]) -> Tally:
     """Counts of a metric, truncated and unscored apart."""
     return tally(one.score for one in scored)
+
+
+def floors_of(measured: Measured, suites: Sequence[Suite]) -> list[Floor]:
+    """The floors of suites, with what a policy shows on each."""
+    return [
+        Floor(name, accuracy(measured.scored[name]).accuracy, suite.floor)
+        for suite in suites
+        if suite.floor is not None
+        for name in metrics_of(suite)
+    ]
 
 
 def rates(judged: Judged, seed: int) -> dict[str, Any]:
@@ -250,15 +260,6 @@ def _changes(
         for name in metrics_of(suite):
             changes.append(Change(name, gain(measured.scored[name], base.scored[name], seed), suite.margin))
     return changes
-
-
-def _floors(measured: Measured, suites: Sequence[Suite]) -> list[Floor]:
-    return [
-        Floor(name, accuracy(measured.scored[name]).accuracy, suite.floor)
-        for suite in suites
-        if suite.floor is not None
-        for name in metrics_of(suite)
-    ]
 
 
 def _minus_half(rate: Interval) -> Interval:

@@ -2,14 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ratchet.commands.options import AsJson, DataDir, emit
 from ratchet.home import Home
 
+if TYPE_CHECKING:
+    from evaluator.watching import Look
+
 app = typer.Typer()
+LOOK_EVERY_S = 5.0
 
 
 @app.command()
@@ -75,6 +79,55 @@ def run(
 
 
 @app.command()
+def watch(
+    round_id: Annotated[str, typer.Option("--round", metavar="ID", help="Which round.")],
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME", help="Suite with a floor; repeat it (default: those that come along)."
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints that are looked at.")] = 1,
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="What paths of data files in suites are relative to.")
+    ] = Path(),
+    seed: Annotated[int, typer.Option(help="Of samples and answers.")] = 0,
+    once: Annotated[bool, typer.Option("--once", help="Look once instead of until the round ends.")] = False,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold the newest checkpoint of a running round to the floors; a breach stops the round.
+
+    The reason in the round's control row names the floor, and the checkpoint to restart from with a larger
+    beta.
+    """
+    import time
+
+    from evaluator.settings import load_settings
+    from evaluator.watching import Watch, floored, look
+    from evaluator.wiring import parts_of, suites_named
+    from ratchet.commands.operator import role_engine
+    from ratchet.db.roles import Role
+
+    home = Home.resolve(data_dir)
+    watched = Watch(round_id, floored(suites_named(suite or [])), every, data, seed)
+    looks: list[dict[str, Any]] = []
+    with role_engine(home, Role.EVALUATOR) as database:
+        parts = parts_of(home, database, load_settings(), _say)
+        goes_on = True
+        while goes_on:
+            before = watched.last
+            watched, goes_on = look(watched, parts)
+            if watched.last is not None and watched.last is not before:
+                looks.append(_look(watched.last))
+                _say(f"step {watched.last.step}: {', '.join(looks[-1]['breached']) or 'every floor holds'}")
+            elif goes_on and not once:
+                time.sleep(LOOK_EVERY_S)
+            goes_on = goes_on and not once
+    emit({"round": round_id, "looks": looks}, as_json, lambda _: None)
+
+
+@app.command()
 def show(
     selection: Annotated[str, typer.Argument(metavar="ID", help="Of the selection, or of its round.")],
     data_dir: DataDir = None,
@@ -129,6 +182,15 @@ def write_report(home: Home, selection: str, out: Path) -> dict[str, Any]:
         "file": str(out),
         "reward_hacking": None if proxy is None else proxy["reward_hacking"],
         "parting": None if proxy is None else proxy["reason"],
+    }
+
+
+def _look(seen: "Look") -> dict[str, Any]:
+    return {
+        "policy": seen.policy,
+        "step": seen.step,
+        "floors": {floor.name: floor.value.estimate for floor in seen.floors},
+        "breached": [floor.name for floor in seen.breached],
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 from sqlalchemy import Engine
 
@@ -30,10 +31,11 @@ from evaluator.report.page import render
 from evaluator.repository import RoundRow, read_round
 from evaluator.settings import EvaluatorSettings, JudgeAddress
 from evaluator.suites.model import Suite, load_suite
+from evaluator.watching import Look, Watch, floored, look
 from ratchet.db.engine import session_scope
 from ratchet.db.models.evaluation import SelectionRow
 from ratchet.db.roles import Role
-from ratchet.errors import StampMismatch
+from ratchet.errors import ConfigError, StampMismatch
 from ratchet.home import Home
 from ratchet.prompts import hash_of_text
 from ratchet.secrets_store import save_role_urls
@@ -370,3 +372,33 @@ def test_evaluation_raters_stand_in_the_place_of_a_judge(ground: Ground) -> None
     (judged,) = record["candidates"][0]["judged"]
     assert (judged["source"], judged["wins"], judged["losses"]) == ("raters", len(waiting), 0)
     assert judged["ties"] == 12 - len(waiting)
+
+
+def test_a_floor_that_breaks_while_a_round_trains_stops_it(ground: Ground) -> None:
+    def state(word: str) -> None:
+        with psycopg.connect(ground.database.owner_url) as connection:
+            connection.execute(
+                "UPDATE training.training_round SET state = %s, worker = 'w', beat_at = now()", (word,)
+            )
+
+    state("running")
+    watch = Watch(str(ground.round_id), floored((ground.suite(SUMS),)), every=10)
+    assert [one.step for one in ground.round().candidates] == [10, 20, 30]
+    good = Look(candidate(2), 20, ())
+    watch, goes_on = look(replace(watch, last=good, good=good), ground.parts)
+    assert not goes_on
+    assert watch.last is not None
+    assert [floor.name for floor in watch.last.breached] == ["sums"]
+    assert ground.query("SELECT word, who, why FROM training.round_control") == [
+        (
+            "stop",
+            "evaluator",
+            "floor breached at step 30: sums 0.000, at least 0.5 is asked."
+            f" Restart from step 20 ({candidate(2)}) with a larger beta",
+        )
+    ]
+    assert ground.policies.asked_of(PRODUCTION) == []
+    again, _ = look(watch, ground.parts)
+    assert again is watch
+    with pytest.raises(ConfigError, match="none of these suites has a floor"):
+        floored((ground.suite(POLITE),))
