@@ -57,9 +57,9 @@ def command(
     from trainer.config import Method, RoundConfig, load
     from trainer.plan.device import Device, here, size_of
     from trainer.plan.labels import recommend
-    from trainer.plan.memory import Examples
     from trainer.plan.reading import examples_of, labels_of
     from trainer.plan.report import document, fit_of
+    from trainer.plan.setup import Examples
     from trainer.rounds.asking import find_data, find_policy, kind_of
 
     checks = [_verifier(each) for each in verifier or ()]

@@ -5,7 +5,8 @@ from typing import Literal
 
 from ratchet.errors import UsageError
 from trainer.config import Method, ReferenceWay, RoundConfig
-from trainer.plan.memory import MIB, Examples, Layout, MemoryPlan, Part, Sampling, Setup, load_of, memory_plan
+from trainer.plan.memory import MIB, load_of, memory_plan
+from trainer.plan.setup import Examples, Layout, MemoryPlan, Part, Sampling, Setup
 from trainer.plan.shape import Shape
 
 GROWTH = 1.5
@@ -50,8 +51,7 @@ class Fit:
         """
         if self.fits:
             return
-        phase = max(self.grown.phases, key=self.grown.phases.__getitem__)
-        parts = [part for part in self.grown.parts if part.phase in (phase, "always")]
+        parts = [part for part in self.grown.parts if self.grown.fullest in part.phases]
         largest = max(parts, key=lambda part: part.bytes)
         when = "now" if self.now.peak > self.capacity else f"once answers are {self.growth:g} times as long"
         raise DoesNotFit(

@@ -12,187 +12,39 @@ fp32) and the stages of ZeRO (Rajbhandari et al. 2020, section 5):
 - logits: `w V` for each place that predicts an answer token, and nowhere else.
 - key-value cache: `2 w layers kv_heads head_size` for each token of each answer that is sampled at once.
 
-The peak is the larger of two moments: a backward pass that begins while gradients are there (`step`), and a
-measurement of KL or a rollout, in which answers are sampled and nothing is kept for a backward pass
-(`sample`).
+- bucket: gradients put together to be shared among processes, 500 million weights at most (DeepSpeed's
+  `reduce_bucket_size`); stage 0 puts them together when the backward pass is over, the others on the way, in
+  a buffer that a GPU gives whole.
+- allocator: on a CPU glibc keeps what was freed, in one arena for the thread of the forward pass and in
+  another for that of the backward pass, which together hold activations and logits about twice.
+
+The peak is the largest of three moments: a backward pass that begins while gradients of earlier micro-batches
+are there (`step`), its end (`update`), and a measurement of KL or a rollout, in which answers are sampled and
+nothing is kept for a backward pass (`sample`).
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Literal
-
 from trainer.config import Packing, ReferenceWay
+from trainer.plan.setup import (
+    ALWAYS,
+    LEARNING,
+    Examples,
+    Layout,
+    Load,
+    MemoryPlan,
+    Part,
+    Phase,
+    Sampling,
+    Setup,
+)
 from trainer.plan.shape import Shape
 
 MIB = 1 << 20
-RUNTIME = {"cpu": 520 * MIB, "cuda": 600 * MIB}
+RUNTIME = {"cpu": 600 * MIB, "cuda": 600 * MIB}
 """A process before it holds a weight: interpreter and libraries on a CPU, context and kernels on a GPU."""
 
 
-class Phase(StrEnum):
-    """When something is in memory."""
-
-    ALWAYS = "always"
-    STEP = "step"
-    SAMPLE = "sample"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One thing in memory.
-
-    Attributes:
-        name: What it is.
-        bytes: How large, on one device.
-        phase: When.
-        why: The arithmetic, with its numbers.
-    """
-
-    name: str
-    bytes: int
-    phase: Phase
-    why: str
-
-
-@dataclass(frozen=True)
-class Examples:
-    """The longest examples of the data.
-
-    Attributes:
-        prompt: Tokens of a prompt.
-        answer: Tokens of an answer, its end included.
-        answers: Answers to a prompt: 2 of a pair, 1 of a demonstration.
-    """
-
-    prompt: int
-    answer: int
-    answers: int
-
-    def grown(self, factor: float) -> "Examples":
-        """The same with answers that are longer by a factor."""
-        return replace(self, answer=round(self.answer * factor))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How examples become micro-batches (`trainer.config.DataConfig`, `OptimConfig`).
-
-    Attributes:
-        packing: How a micro-batch is laid out.
-        capacity: Tokens it holds at most; one example that is larger is one by itself.
-        batch: Examples of an optimiser step, over all processes.
-    """
-
-    packing: Packing
-    capacity: int
-    batch: int
-
-
-@dataclass(frozen=True)
-class Load:
-    """One micro-batch.
-
-    Attributes:
-        tokens: Positions computed.
-        joined: Keys and values that are copied together for branches, in tokens.
-        scored: Places where logits are computed.
-        batches: Micro-batches of a step on one process.
-    """
-
-    tokens: int
-    joined: int
-    scored: int
-    batches: int
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Answers sampled at once.
-
-    Attributes:
-        sequences: How many.
-        tokens: Tokens of each at most, its prompt included.
-        scored: Tokens of sampled answers whose log-probabilities are taken together afterwards.
-    """
-
-    sequences: int
-    tokens: int
-    scored: int
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Everything that decides how much memory a round takes.
-
-    Attributes:
-        shape: The policy's size.
-        processes: Devices that share the work.
-        zero_stage: What ZeRO divides.
-        offload: What is kept in host memory instead.
-        precision: Of weights and arithmetic.
-        checkpointing: Whether activations are computed again.
-        device: `cuda`, or `cpu`, where host memory is the device's and offloading saves nothing.
-        scores: Whether answers are scored by one number (a reward model) instead of word by word.
-        adapter: Rank and target layers of LoRA; None trains every weight.
-        reference: Where the reference's log-probabilities come from; None where there is no reference.
-        reference_on_host: Whether a second model is kept in host memory.
-        sampling: Answers sampled at once for KL or as rollouts; None samples none.
-        reward_model: Size of a frozen reward model on the same device.
-        critic: A value head on the policy's own trunk, or a second trained model.
-    """
-
-    shape: Shape
-    processes: int = 1
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    offload: Literal["none", "optimizer", "all"] = "none"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    checkpointing: bool = False
-    device: Literal["cpu", "cuda"] = "cpu"
-    scores: bool = False
-    adapter: tuple[int, Collection[str]] | None = None
-    reference: ReferenceWay | None = ReferenceWay.CACHE
-    reference_on_host: bool = False
-    sampling: Sampling | None = None
-    reward_model: Shape | None = None
-    critic: Literal["none", "head", "model"] = "none"
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of one weight."""
-        return 2 if self.precision == "bf16" else 4
-
-    @property
-    def frozen_shards(self) -> int:
-        """Into how many parts weights are divided."""
-        return self.processes if self.zero_stage == 3 else 1
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """What one device holds.
-
-    Attributes:
-        parts: Part by part.
-        load: The micro-batch it was made for.
-    """
-
-    parts: tuple[Part, ...]
-    load: Load
-
-    @property
-    def phases(self) -> dict[Phase, int]:
-        """Bytes at each of the two moments, with what is always there."""
-        always = self._sum(Phase.ALWAYS)
-        return {phase: always + self._sum(phase) for phase in (Phase.STEP, Phase.SAMPLE)}
-
-    @property
-    def peak(self) -> int:
-        """Bytes at the larger of the two moments."""
-        return max(self.phases.values())
-
-    def _sum(self, phase: Phase) -> int:
-        return sum(part.bytes for part in self.parts if part.phase is phase)
+BUCKET = 500_000_000
+"""Weights whose gradients are put together at once."""
 
 
 def load_of(examples: Examples, layout: Layout, processes: int = 1) -> Load:
@@ -228,7 +80,7 @@ def memory_plan(setup: Setup, load: Load) -> MemoryPlan:
     trained = total if setup.adapter is None else shape.adapter(*setup.adapter)
     weights = total + (0 if setup.adapter is None else trained)
     parts = [
-        Part("runtime", RUNTIME[setup.device], Phase.ALWAYS, f"measured once, on {setup.device}"),
+        Part("runtime", RUNTIME[setup.device], ALWAYS, f"measured once, on {setup.device}"),
         *_trained(setup, "policy", weights, trained),
     ]
     if setup.critic != "none":
@@ -239,9 +91,13 @@ def memory_plan(setup: Setup, load: Load) -> MemoryPlan:
     if setup.reward_model is not None:
         size = setup.reward_model.parameters
         parts.append(
-            Part("reward model", w * size // setup.frozen_shards, Phase.ALWAYS, f"{w} B x {size:,} frozen")
+            Part("reward model", w * size // setup.frozen_shards, ALWAYS, f"{w} B x {size:,} frozen")
         )
-    parts += _kept(setup, load)
+    kept = _kept(setup, load)
+    parts += kept
+    if setup.device == "cpu":
+        twice = sum(part.bytes for part in kept if part.name in ("activations", "logits"))
+        parts.append(Part("kept by the allocator", twice, (Phase.STEP,), "activations and logits once more"))
     if setup.sampling is not None:
         parts += _sampled(setup, setup.sampling)
     merged = [part for part in parts if part.bytes]
@@ -267,24 +123,33 @@ def _trained(setup: Setup, name: str, weights: int, trained: int) -> list[Part]:
         Part(
             f"{name} weights",
             w * weights // weight_shards,
-            Phase.ALWAYS,
+            ALWAYS,
             f"{w} B x {weights:,} / {weight_shards}",
         ),
-        Part(f"{name} master weights", master, Phase.ALWAYS, f"4 B x {trained:,} / {state_shards}"),
+        Part(f"{name} master weights", master, ALWAYS, f"4 B x {trained:,} / {state_shards}"),
         Part(
             f"{name} moments",
             8 * trained // state_shards,
-            Phase.ALWAYS,
+            ALWAYS,
             f"8 B x {trained:,} / {state_shards}",
         ),
         Part(
             f"{name} gradients",
             w * trained // gradient_shards,
-            Phase.STEP,
+            LEARNING,
             f"{w} B x {trained:,} / {gradient_shards}",
         ),
-        Part(f"{name} gradients, added up", summed, Phase.STEP, f"4 B x {trained:,} / {state_shards}"),
+        Part(f"{name} gradients, added up", summed, LEARNING, f"4 B x {trained:,} / {state_shards}"),
     ]
+    elements = BUCKET if stage and on_host else min(trained, BUCKET)
+    parts.append(
+        Part(
+            f"{name} bucket of gradients",
+            w * elements,
+            LEARNING if stage else (Phase.UPDATE,),
+            f"{w} B x {elements:,} put together",
+        )
+    )
     if on_host and setup.offload in ("optimizer", "all"):
         moved = {f"{name} master weights", f"{name} moments", f"{name} gradients, added up"}
         parts = [part for part in parts if part.name not in moved]
@@ -292,7 +157,7 @@ def _trained(setup: Setup, name: str, weights: int, trained: int) -> list[Part]:
         layer = w * max(setup.shape.layer, setup.shape.embedding)
         parts = [part for part in parts if part.name != f"{name} weights"]
         parts.append(
-            Part(f"{name} weights at hand", layer, Phase.ALWAYS, "the largest layer, fetched from the host")
+            Part(f"{name} weights at hand", layer, ALWAYS, "the largest layer, fetched from the host")
         )
     return parts
 
@@ -305,10 +170,10 @@ def _reference(setup: Setup) -> list[Part]:
     if setup.reference_on_host and setup.device == "cuda":
         return []
     if setup.reference is ReferenceWay.MODEL:
-        return [Part("reference", size, Phase.ALWAYS, f"{why}, frozen")]
+        return [Part("reference", size, ALWAYS, f"{why}, frozen")]
     if setup.sampling is None:
         return []
-    return [Part("reference", size, Phase.SAMPLE, f"{why}, loaded to measure KL")]
+    return [Part("reference", size, (Phase.SAMPLE,), f"{why}, loaded to measure KL")]
 
 
 def _kept(setup: Setup, load: Load) -> list[Part]:
@@ -324,13 +189,18 @@ def _kept(setup: Setup, load: Load) -> list[Part]:
     largest = w * shape.embedding * (2 if shape.tied and not setup.scores else 1)
     flight = largest if setup.adapter is None else 0
     parts = [
-        Part("activations", kept + last_norm, Phase.STEP, why),
-        Part("gradient of the largest layer", flight, Phase.STEP, "on its way to the sum"),
+        Part("activations", kept + last_norm, (Phase.STEP,), why),
+        Part("gradient of the largest layer", flight, (Phase.STEP,), "on its way to the sum"),
     ]
     if not setup.scores:
         logits = w * shape.vocabulary * load.scored
         parts.append(
-            Part("logits", logits, Phase.STEP, f"{w} B x {shape.vocabulary:,} words x {load.scored:,} places")
+            Part(
+                "logits",
+                logits,
+                (Phase.STEP,),
+                f"{w} B x {shape.vocabulary:,} words x {load.scored:,} places",
+            )
         )
     return parts
 
@@ -365,16 +235,19 @@ def _sampled(setup: Setup, sampling: Sampling) -> list[Part]:
         Part(
             "logits of sampled answers",
             w * shape.vocabulary * sampling.scored,
-            Phase.SAMPLE,
+            (Phase.SAMPLE,),
             f"{w} B x {shape.vocabulary:,} words x {sampling.scored:,} places",
         ),
         Part(
             "key-value cache",
             cache,
-            Phase.SAMPLE,
+            (Phase.SAMPLE,),
             f"2 x {w} B x {shape.layers} x {shape.key_value} x {tokens:,} tokens",
         ),
         Part(
-            "words to choose from", words, Phase.SAMPLE, f"12 B x {shape.vocabulary:,} x {sampling.sequences}"
+            "words to choose from",
+            words,
+            (Phase.SAMPLE,),
+            f"12 B x {shape.vocabulary:,} x {sampling.sequences}",
         ),
     ]

@@ -16,7 +16,7 @@ from ratchet.db.models.registry import Policy
 from ratchet.errors import UsageError
 from trainer.errors import SnapshotRefused
 from trainer.plan.labels import Labels, Verifier
-from trainer.plan.memory import Examples
+from trainer.plan.setup import Examples
 
 _BATCH = 1_000
 

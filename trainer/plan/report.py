@@ -6,8 +6,8 @@ from typing import Any
 from trainer.config import RoundConfig
 from trainer.plan.device import Device, here
 from trainer.plan.fit import GROWTH, Fit, fit, layout_of, mib, setup_of
-from trainer.plan.memory import Examples
 from trainer.plan.reading import examples_of
+from trainer.plan.setup import Examples
 from trainer.plan.shape import Shape
 
 
@@ -56,7 +56,7 @@ def document(found: Fit, device: Device, examples: Examples) -> dict[str, Any]:
                 "name": part.name,
                 "bytes": part.bytes,
                 "grown": later.get(part.name, 0),
-                "when": part.phase.value,
+                "when": [phase.value for phase in part.phases],
                 "why": part.why,
             }
             for part in found.now.parts
@@ -76,7 +76,13 @@ def print_memory(memory: dict[str, Any]) -> None:
 
     table = Table("part", "now", "grown", "when", "arithmetic")
     for part in memory["parts"]:
-        table.add_row(part["name"], mib(part["bytes"]), mib(part["grown"]), part["when"], part["why"])
+        table.add_row(
+            part["name"],
+            mib(part["bytes"]),
+            mib(part["grown"]),
+            "always" if len(part["when"]) == len(memory["phases"]) else ", ".join(part["when"]),
+            part["why"],
+        )
     out = Console()
     out.print(table)
     verdict = "room is left" if memory["fits"] else "this does not fit"

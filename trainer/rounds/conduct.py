@@ -147,6 +147,7 @@ def carry_out(
         except SystemExit:
             with session_scope(engine) as session:
                 repository.give_back(session, ticket)
+            log.info("the round was given back", round=str(identity))
             raise
         finally:
             conduct.close()
