@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from gateway.releases.audit import By, Refused, note, standing
 from gateway.releases.plan import HOLDBACK, ReleasePlan
+from gateway.releases.replication import selected
 from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
 from ratchet.ids import new_id
@@ -48,7 +49,8 @@ class Wish:
         policy: `name@version`, or a name for its newest version.
         plan: How it is released.
         engine_url: Where an engine of it listens already; None: the supervisor starts one.
-        predicted: Effects that selection predicted: metric to `{"estimate", "low", "high"}`.
+        predicted: Effects that are expected: metric to `{"estimate", "low", "high"}`; None takes those of the
+            newest selection that chose the policy.
     """
 
     policy: str
@@ -111,7 +113,7 @@ def start(session: Session, wish: Wish, by: By) -> Release:
         engine_own=own,
         actor=by.actor,
         reason=by.reason,
-        predicted=wish.predicted,
+        predicted=wish.predicted or selected(session, policy.ref),
     )
     session.add(release)
     session.flush()

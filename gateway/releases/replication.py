@@ -1,4 +1,9 @@
-"""Did the gain that selection predicted show in traffic? Kept with a release when it is closed."""
+"""Did the gain that selection predicted show in traffic? Kept with a release when it is closed.
+
+Effects are worsenings, as everywhere in releases: below 0 is a gain. A selection's task metrics stand beside the
+task metrics of traffic of the same name. Its win rate, or other primary figure, stands beside users' thumbs; the
+two have scales of their own, so of those only the direction is compared.
+"""
 
 import json
 from pathlib import Path
@@ -7,10 +12,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gateway.releases.plan import TASK_PREFIX, Source
+from ratchet.db.models.evaluation import SelectionRow
 from ratchet.db.models.releases import AnalysisRow, Look, Release
 from ratchet.errors import ConfigError
 
 Interval = dict[str, Any]
+DIRECTION_ONLY = "direction_only"
+"""Key of an effect whose size cannot be compared with what traffic measures."""
 
 
 def observed_of(session: Session, release: Release) -> dict[str, Any]:
@@ -33,6 +42,43 @@ def observed_of(session: Session, release: Release) -> dict[str, Any]:
     }
 
 
+def selected(session: Session, policy: str) -> dict[str, Interval] | None:
+    """The effects that the newest selection of a policy predicts; None where none chose it."""
+    row = session.scalars(
+        select(SelectionRow).where(SelectionRow.chosen == policy).order_by(SelectionRow.id.desc()).limit(1)
+    ).first()
+    if row is None:
+        return None
+    shown: list[dict[str, Any]] = row.record["candidates"]
+    return next((effects_of(one, f"selection {row.id}") for one in shown if one["policy"] == policy), None)
+
+
+def effects_of(candidate: dict[str, Any], source: str) -> dict[str, Interval]:
+    """The effects that a selection record shows of one candidate.
+
+    Args:
+        candidate: Its entry in the record.
+        source: Kept with each effect.
+    """
+    found = {f"{TASK_PREFIX}{change['name']}": _worsening(change["gain"]) for change in candidate["changes"]}
+    primary = candidate["primary"]
+    if primary is not None:
+        effect = _worsening(primary, primary["nothing_gained"])
+        found[Source.THUMBS] = {**effect, DIRECTION_ONLY: True} if effect else {}
+    return {metric: {**effect, "source": source} for metric, effect in found.items() if effect}
+
+
+def _worsening(gain: dict[str, Any], nothing_gained: float = 0.0) -> Interval:
+    """The same effect as a worsening; empty where it is undefined."""
+    if None in (gain["estimate"], gain["low"], gain["high"]):
+        return {}
+    return {
+        "estimate": nothing_gained - gain["estimate"],
+        "low": nothing_gained - gain["high"],
+        "high": nothing_gained - gain["low"],
+    }
+
+
 def gap(metric: str, predicted: Interval, observed: Interval | None) -> str | None:
     """Names a gap beyond both intervals; None where they agree as far as can be told.
 
@@ -45,7 +91,11 @@ def gap(metric: str, predicted: Interval, observed: Interval | None) -> str | No
         return f"{metric}: predicted {predicted['estimate']:+.1%}, and traffic never measured it"
     if observed["low"] is None or observed["high"] is None:
         return None
-    if observed["low"] <= predicted["high"] and predicted["low"] <= observed["high"]:
+    if predicted.get(DIRECTION_ONLY):
+        agrees = predicted["high"] >= 0 or observed["low"] < 0
+    else:
+        agrees = observed["low"] <= predicted["high"] and predicted["low"] <= observed["high"]
+    if agrees:
         return None
     gained = predicted["estimate"] < 0 <= observed["estimate"]
     words = "the offline gain did not replicate" if gained else "traffic and selection disagree"

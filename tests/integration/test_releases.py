@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from sqlalchemy import Engine, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
@@ -310,6 +311,23 @@ def test_a_switch_thrown_offline_becomes_the_plan_of_everyone(
     [release] = control.history("m")
     assert (release["state"], release["events"][-1]["actor"]) == ("aborted", "eve")
     assert "switched offline at" in release["events"][-1]["reason"]
+
+
+def test_what_selection_predicted_is_kept_from_the_start(
+    control: Control, engine: Engine, database: Any
+) -> None:
+    gain = {"estimate": 0.1, "low": 0.05, "high": 0.2}
+    record = {"candidates": [{"policy": NEW, "primary": None, "changes": [{"name": "math", "gain": gain}]}]}
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute("SET session_replication_role = replica")
+        connection.execute(
+            "INSERT INTO evaluation.selection"
+            " (id, round_id, run_id, candidates, chosen, reason, record, digest)"
+            " VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '[]', %s, 'best', %s, 'd')",
+            (NEW, Jsonb(record)),
+        )
+    predicted = control.start(wish(NEW), BY)["predicted"]
+    assert (predicted["task:math"]["estimate"], predicted["task:math"]["high"]) == (-0.1, -0.05)
 
 
 def test_the_audit_is_append_only(control: Control, engine: Engine, database: Any) -> None:

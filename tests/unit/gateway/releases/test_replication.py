@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.releases.replication import gap, read_predicted
+from gateway.releases.replication import effects_of, gap, read_predicted
 from ratchet.errors import ConfigError
 
 
@@ -29,6 +29,24 @@ def test_a_gap_beyond_both_intervals_is_named(
 ) -> None:
     told = gap("wins", predicted, observed)
     assert told is None if words is None else words in (told or "")
+
+
+def test_a_selection_predicts_worsenings_and_of_its_win_rate_only_the_direction() -> None:
+    candidate = {
+        "primary": {"name": "chat", "estimate": 0.6, "low": 0.55, "high": 0.7, "nothing_gained": 0.5},
+        "changes": [
+            {"name": "gsm8k", "gain": effect(0.04, 0.01, 0.07)},
+            {"name": "code", "gain": effect(0.1, None, None)},
+        ],
+    }
+    predicted = effects_of(candidate, "selection 1")
+    assert predicted["task:gsm8k"] == {**effect(-0.04, -0.07, -0.01), "source": "selection 1"}
+    assert [round(predicted["thumbs"][end], 9) for end in ("estimate", "low", "high")] == [-0.1, -0.2, -0.05]
+    assert set(predicted) == {"task:gsm8k", "thumbs"}
+    assert gap("thumbs", predicted["thumbs"], effect(-0.01, -0.02, -0.005)) is None
+    assert gap("thumbs", predicted["thumbs"], effect(0.01, -0.01, 0.03)) is None
+    assert "did not replicate" in (gap("thumbs", predicted["thumbs"], effect(0.02, 0.01, 0.03)) or "")
+    assert effects_of({"primary": None, "changes": []}, "selection 2") == {}
 
 
 def test_predicted_effects_are_read_from_a_file(tmp_path: Path) -> None:
