@@ -62,6 +62,7 @@ def _rows(source: Path, kind: Kind, first: int, number: int) -> Iterator[Row]:
 
 def _row(kind: Kind, prompt: tuple[Turn, ...], answers: tuple[str, str], where: str) -> Row:
     common: dict[str, Any] = {
+        "votes": 1,
         "prompt": prompt,
         "source": "import",
         "weight": 1.0,
@@ -81,7 +82,6 @@ def _row(kind: Kind, prompt: tuple[Turn, ...], answers: tuple[str, str], where: 
         rejected_policy="import:hh",
         chosen_decode=None,
         rejected_decode=None,
-        votes=1,
         **common,
     )
 
