@@ -20,16 +20,17 @@ from evaluator.figures import Measured
 from evaluator.generation import Given, generate
 from evaluator.judges import JudgeVersion, require_calibrated, require_independent
 from evaluator.raters import SOURCE, StillRating, ask_raters, collect
-from evaluator.repository import RowPrompts, RunRows, begin_run
+from evaluator.repository import OF_A_SUITE, RowPrompts, RunRows, begin_run, hold_out
 from evaluator.scorers.outcome import Answer
 from evaluator.scoring import Refuses, Scored, metrics_of, score_suite, tools_of
 from evaluator.settings import EvaluatorSettings
 from evaluator.suites.items import Item, freeze
-from evaluator.suites.model import Suite
+from evaluator.suites.model import FileSource, Suite
 from ratchet.canonical import digest_of
 from ratchet.db.engine import session_scope
 from ratchet.db.models.evaluation import EvalRun
 from ratchet.errors import RatchetError, UsageError
+from ratchet.prompts import prompt_text
 from ratchet.registry import get_policy
 
 KEPT_AT_ONCE = 16
@@ -182,18 +183,20 @@ def _check(plan: RunPlan) -> None:
 
 def _frozen(plan: RunPlan, parts: Parts, rows: RunRows) -> dict[str, list[Item]]:
     found = rows.items()
-    if not found:
-        with session_scope(parts.database) as session:
-            prompts = RowPrompts(session)
-            asked = [
-                item
-                for suite in plan.suites
-                if suite.scorer != "judge" or plan.compares
-                for item in freeze(suite, plan.data, prompts)
-            ]
-        rows.freeze(asked)
-        found = rows.items()
-    return found
+    if found:
+        return found
+    with session_scope(parts.database) as session:
+        prompts = RowPrompts(session)
+        asked: list[Item] = []
+        for suite in plan.suites:
+            if suite.scorer == "judge" and not plan.compares:
+                continue
+            items = freeze(suite, plan.data, prompts)
+            if suite.source is None or isinstance(suite.source, FileSource):
+                hold_out(session, OF_A_SUITE + suite.name, (prompt_text(item.messages) for item in items))
+            asked += items
+    rows.freeze(asked)
+    return rows.items()
 
 
 def _answered(

@@ -20,10 +20,16 @@ from ratchet.db.engine import session_scope
 from ratchet.db.models.evaluation import AnswerRow, EvalRun, ItemRow, OutcomeRow, VerdictRow
 from ratchet.errors import NotFound, UsageError
 from ratchet.ids import floor_of, new_id
+from ratchet.prompts import hash_of_text, storable
 
 _HELD_OUT = text("""
     SELECT DISTINCT ON (prompt_hash) prompt_hash, text FROM feedback.heldout_prompt
+    WHERE suite = :suite OR (CAST(:suite AS text) IS NULL AND NOT starts_with(suite, :own))
     ORDER BY prompt_hash, suite
+""")
+_HOLD = text("""
+    INSERT INTO feedback.heldout_prompt (suite, prompt_hash, text) VALUES (:suite, :prompt_hash, :text)
+    ON CONFLICT DO NOTHING RETURNING prompt_hash
 """)
 _TRAFFIC = text("""
     SELECT DISTINCT ON (prompt_hash) id, prompt_hash, messages FROM feedback.heldout_traffic
@@ -33,6 +39,9 @@ _CANDIDATES = text("""
     SELECT DISTINCT ON (policy) step, policy, coalesce(kl_k3, kl_k1) AS kl
     FROM training.checkpoint WHERE round_id = :round AND policy IS NOT NULL ORDER BY policy, step
 """)
+OF_A_SUITE = "suite:"
+"""What the names of prompts begin with that a suite's own file brings along."""
+
 _ROUND = text("SELECT id, policy, reference, state FROM training.training_round WHERE id = :round")
 _PLANS = text("SELECT DISTINCT ON (model) model, arms FROM serving.traffic_plan ORDER BY model, version DESC")
 
@@ -68,9 +77,9 @@ class RowPrompts:
         """Reads as the role `ratchet_evaluator`."""
         self._session = session
 
-    def held_out(self, limit: int, seed: int) -> list[Prompt]:
+    def held_out(self, suite: str | None, limit: int, seed: int) -> list[Prompt]:
         """A sample of the held-out table."""
-        rows = self._session.execute(_HELD_OUT).all()
+        rows = self._session.execute(_HELD_OUT, {"suite": suite, "own": OF_A_SUITE}).all()
         found = [Prompt(row.prompt_hash, ({"role": "user", "content": row.text},)) for row in rows]
         return _sampled(found, limit, seed)
 
@@ -86,6 +95,24 @@ def _sampled(prompts: list[Prompt], limit: int, seed: int) -> list[Prompt]:
         return hashlib.sha256(f"{seed}\n{prompt.name}".encode()).hexdigest()
 
     return sorted(prompts, key=place)[:limit]
+
+
+def hold_out(session: Session, suite: str, texts: Iterable[str]) -> int:
+    """Puts prompts into the held-out table: from now on nothing that is one, or overlaps one, may train.
+
+    Args:
+        session: As the role `ratchet_evaluator`.
+        suite: The name they are held out under.
+        texts: Prompts of one message.
+
+    Returns:
+        How many are new under this name.
+    """
+    rows = {hash_of_text(one): storable(one) for one in texts}
+    return sum(
+        session.execute(_HOLD, {"suite": suite, "prompt_hash": name, "text": one}).one_or_none() is not None
+        for name, one in rows.items()
+    )
 
 
 def read_round(session: Session, text_id: str) -> RoundRow:

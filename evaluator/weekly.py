@@ -13,13 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Engine, Select, select, text
-from sqlalchemy.orm import Session
 
 from evaluator.comparing import Contest, decided_without_a_judge, judged_of
 from evaluator.figures import rates
 from evaluator.generation import Given
 from evaluator.raters import SOURCE, ask_raters, collect
-from evaluator.repository import RunRows, begin_run
+from evaluator.repository import RunRows, begin_run, hold_out
 from evaluator.scorers.outcome import Answer
 from evaluator.suites.items import Item
 from evaluator.turns import in_turn
@@ -50,10 +49,6 @@ _PAIRS = text("""
         AND mine.policy <> theirs.policy AND mine.messages = theirs.messages AND mine.id >= :low
     WHERE theirs.id >= :low AND mine.output <> '' AND theirs.output <> ''
     ORDER BY theirs.prompt_hash, mine.policy, theirs.policy, theirs.id
-""")
-_JOIN = text("""
-    INSERT INTO feedback.heldout_prompt (suite, prompt_hash, text) VALUES (:suite, :prompt_hash, :text)
-    ON CONFLICT DO NOTHING
 """)
 
 
@@ -180,18 +175,12 @@ def _end(database: Engine, rows: RunRows, run: EvalRun) -> None:
         }
     )
     with session_scope(database) as session:
-        _join(session, rows.items().get(SUITE, []))
+        hold_out(session, SUITE, _questions(rows.items().get(SUITE, [])))
 
 
-def _join(session: Session, items: Sequence[Item]) -> None:
+def _questions(items: Sequence[Item]) -> list[str]:
     """Single questions alone: the held-out table keeps a text, no conversation."""
-    values = [
-        {"suite": SUITE, "prompt_hash": item.prompt_hash, "text": message_text(item.messages[0])}
-        for item in items
-        if len(item.messages) == 1
-    ]
-    if values:
-        session.execute(_JOIN, values)
+    return [message_text(item.messages[0]) for item in items if len(item.messages) == 1]
 
 
 def _length(messages: Sequence[Any]) -> int:

@@ -79,6 +79,27 @@ def run(
 
 
 @app.command()
+def hold(
+    file: Annotated[Path, typer.Argument(help='Prompts, one a line: text, or JSON with "prompt".')],
+    suite: Annotated[str, typer.Option(help="The name they are held out under.")] = "prompts",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold prompts out: evaluations ask them, and nothing that is or overlaps one trains any more."""
+    from evaluator.repository import hold_out
+    from evaluator.suites.loaders import load_prompts
+    from ratchet.commands.operator import role_engine
+    from ratchet.db.engine import session_scope
+    from ratchet.db.roles import Role
+
+    prompts = load_prompts(file)
+    with role_engine(Home.resolve(data_dir), Role.EVALUATOR) as database, session_scope(database) as session:
+        new = hold_out(session, suite, prompts)
+    said = {"suite": suite, "prompts": len(prompts), "new": new}
+    emit(said, as_json, lambda made: typer.echo(f"{made['new']} of {made['prompts']} prompts are new"))
+
+
+@app.command()
 def watch(
     round_id: Annotated[str, typer.Option("--round", metavar="ID", help="Which round.")],
     suite: Annotated[

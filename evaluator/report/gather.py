@@ -155,7 +155,7 @@ def _proxy(session: Session, row: SelectionRow) -> dict[str, Any] | None:
         if one.reward is not None and one.kl is not None
     }
     points = [
-        Point(one["step"], one["kl"], rewards[one["policy"]].reward, _above_nothing(one))
+        Point(one["step"], one["kl"], rewards[one["policy"]].reward, _above_reference(one, row.record))
         for one in row.record["candidates"]
         if one["policy"] in rewards and one["primary"] is not None
     ]
@@ -175,11 +175,17 @@ def _proxy(session: Session, row: SelectionRow) -> dict[str, Any] | None:
     }
 
 
-def _above_nothing(candidate: Mapping[str, Any]) -> Interval:
+def _above_reference(candidate: Mapping[str, Any], record: Mapping[str, Any]) -> Interval:
+    """What ranks the candidate, against the reference; against production where that is the reference or no
+    judge compared it with another one."""
     first = candidate["primary"]
+    judged = [
+        one["win_rate"]
+        for one in candidate["judged"]
+        if one["suite"] == record["ranked_by"] and one["against"] == record["reference"]
+    ]
+    value = judged[0] if judged else first
     return Interval(
-        *(
-            None if first[end] is None else first[end] - first["nothing_gained"]
-            for end in ("estimate", "low", "high")
-        )
-    )
+        *(None if value[end] is None else value[end] - first["nothing_gained"]
+          for end in ("estimate", "low", "high"))
+    )  # fmt: skip

@@ -41,8 +41,8 @@ class Prompt:
 class PromptSource(Protocol):
     """Where prompts come from that are rows."""
 
-    def held_out(self, limit: int, seed: int) -> list[Prompt]:
-        """A seeded sample of the held-out table."""
+    def held_out(self, suite: str | None, limit: int, seed: int) -> list[Prompt]:
+        """A seeded sample of the held-out table, of one suite or of all prompts that are no suite's own."""
         ...
 
     def traffic(self, since_days: int, limit: int, seed: int) -> list[Prompt]:
@@ -178,7 +178,7 @@ def _from_source(suite: Suite, folder: Path, prompts: PromptSource) -> Sequence[
             chosen = sample(list(loaded), source.limit, source.seed)
             return [Prompt(f"{place:04}", _said(one.prompt)) for place, one in enumerate(chosen)]
         case HeldOutSource() as source:
-            return prompts.held_out(source.limit, source.seed)
+            return prompts.held_out(source.suite, source.limit, source.seed)
         case TrafficSource() as source:
             return prompts.traffic(source.days, source.limit, source.seed)
         case None:

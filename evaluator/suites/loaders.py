@@ -48,6 +48,29 @@ def load_xstest(path: Path) -> list[RefusalItem]:
     return items
 
 
+def load_prompts(path: Path) -> list[str]:
+    """Prompts of one message, one a line: as text, or as JSON with `prompt`; plain or gzipped.
+
+    Raises:
+        ConfigError: The file cannot be read, a line is JSON without a prompt, or there is no prompt.
+    """
+    prompts: list[str] = []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.lstrip().startswith("{"):
+            prompts += [line.strip()] if line.strip() else []
+            continue
+        try:
+            prompt = json.loads(line)["prompt"]
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"{path}, line {number}, is no JSON with a prompt: {error!r}") from error
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise ConfigError(f"{path}, line {number}: the prompt is no text")
+        prompts.append(prompt)
+    if not prompts:
+        raise ConfigError(f"{path} holds no prompt")
+    return prompts
+
+
 def sample(items: list[T], limit: int | None, seed: int) -> list[T]:
     """A seeded sample in the items' own order; all of them without a limit or with too high a one."""
     if limit is None or limit >= len(items):

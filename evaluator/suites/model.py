@@ -35,6 +35,8 @@ class HeldOutSource(_Strict):
     """Prompts from the held-out table."""
 
     table: Literal["heldout"]
+    suite: str | None = None
+    """Those held out under this name; none: all that were added as prompts, not those of other suites."""
     limit: PositiveInt
     seed: int = 0
 

@@ -212,6 +212,9 @@ def test_the_best_candidate_that_keeps_its_floors_is_proposed_once_and_for_all(g
     assert (body["temperature"], body["max_completion_tokens"], body["stop"], body["top_k"]) == (
         DECODE.temperature, DECODE.max_tokens, list(DECODE.stop), DECODE.top_k,
     )  # fmt: skip
+    assert ground.query("SELECT text FROM feedback.heldout_prompt WHERE suite = 'suite:sums' ORDER BY 1") == [
+        ("What is 1 + 1?",), ("What is 2 + 2?",),
+    ]  # fmt: skip
     again = ground.select(plan)
     assert (again.id, again.digest) == (row.id, row.digest)
     assert len(ground.policies.requests) == asked
@@ -344,6 +347,9 @@ def test_select_and_report_as_commands(ground: Ground) -> None:
     assert f"{candidate(2)} is proposed" in page.read_text()
     said = ratchet("chat", candidate(2), "--vs", PRODUCTION, "--prompt", "What is 2 + 2?", "--json")
     assert [one["text"] for one in json.loads(said.stdout)["turns"][0]["answers"]] == ["It is 4.", "It is 4."]
+    (ground.folder / "held.txt").write_text('Plain one?\n{"prompt": "Two?"}\n\nPlain one?\n')
+    held = ratchet("evaluate", "hold", f"{ground.folder}/held.txt", "--suite", "more", "--json")
+    assert json.loads(held.stdout) == {"suite": "more", "prompts": 3, "new": 2}
     wrong = ratchet("select", "--round", "nonsense", "--json")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("ratchet: 'nonsense' is no round id")

@@ -18,7 +18,7 @@ HEAD = 'name = "s"\ndescription = "d"\nskill = "k"\nrole = "conduct"\n'
 class Rows:
     """Two prompts of each kind."""
 
-    def held_out(self, limit: int, seed: int) -> list[Prompt]:
+    def held_out(self, suite: str | None, limit: int, seed: int) -> list[Prompt]:
         return [Prompt(f"h{place}", ({"role": "user", "content": f"Held {place}"},)) for place in range(2)]
 
     def traffic(self, since_days: int, limit: int, seed: int) -> list[Prompt]:

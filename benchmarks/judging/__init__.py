@@ -1,0 +1,1 @@
+"""How fast a judge is asked, beside vLLM's own benchmark client."""
