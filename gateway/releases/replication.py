@@ -1,8 +1,8 @@
 """Did the gain that selection predicted show in traffic? Kept with a release when it is closed.
 
-Effects are worsenings, as everywhere in releases: below 0 is a gain. A selection's task metrics stand beside the
-task metrics of traffic of the same name. Its win rate, or other primary figure, stands beside users' thumbs; the
-two have scales of their own, so of those only the direction is compared.
+Effects are worsenings, as everywhere in releases: below 0 is a gain. A selection's task metrics stand beside
+the task metrics of traffic of the same name. Its win rate, or other primary figure, stands beside users'
+thumbs; the two have scales of their own, so of those only the direction is compared.
 """
 
 import json
