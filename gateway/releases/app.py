@@ -63,7 +63,7 @@ def create_app() -> FastAPI:
     settings = load(ReleaseSettings)
     configure_logs(settings.log_level, settings.log_format)
     telemetry = configure_telemetry(SERVICE, settings.instance, settings.otlp_endpoint)
-    probes = load_probes(settings.release_probes)
+    probes = load_probes(settings.release_probes, tools=settings.release_probe_tools)
     engine = open_engine(
         settings.database_url.get_secret_value(), application=settings.instance, pool_size=POOL_SIZE
     )

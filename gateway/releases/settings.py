@@ -25,6 +25,8 @@ class ReleaseSettings(Process):
     """Called on automatic aborts, holds and failures, where the release's plan names none."""
     release_probes: Path | None = None
     """TOML file of probe prompts; none: the built-in ones."""
+    release_probe_tools: bool = False
+    """Send probes that need a tool call too; for policies that make them."""
     release_probe_s: Annotated[float, Field(ge=0)] = 5.0
     """Seconds between two probes of a release; 0 sends none."""
     release_price_prompt: Annotated[float, Field(ge=0)] = 1.0
