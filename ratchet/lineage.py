@@ -10,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from ratchet.db.models.evaluation import SelectionRow
 from ratchet.db.models.feedback import DatasetSnapshot
 from ratchet.db.models.registry import DecodeConfigRow, EngineProof, EngineRow, Policy
 from ratchet.db.models.serving import Response, TrafficPlan
@@ -29,6 +30,7 @@ _ROUND = (
     "id", "method", "state", "policy", "reference", "reference_digest", "snapshot", "config_digest",
     "code_version", "asked_by", "reason", "created_at", "started_at", "ended_at",
 )  # fmt: skip
+_SELECTION = ("id", "round_id", "run_id", "chosen", "reason", "digest", "created_at")
 _SNAPSHOT = ("digest", "kind", "created_at", "withdrawn_at", "withdrawn_reason")
 _PLAN = ("version", "model", "stage", "arms", "enforcement", "actor", "reason", "created_at")
 
@@ -94,6 +96,7 @@ def of_policy(session: Session, ref: str) -> dict[str, Any]:
                 select(TrainingRound).where(TrainingRound.policy == ref).order_by(TrainingRound.id)
             )
         ],
+        "selections": _selections(session, SelectionRow.candidates.contains([{"policy": ref}])),
         "plans": [
             {**_fields(plan, _PLAN), "arm": next(arm for arm in plan.arms if arm["policy"] == ref)}
             for plan in plans
@@ -135,6 +138,7 @@ def of_round(session: Session, identity: UUID) -> dict[str, Any]:
         "policy": _policy(policy),
         "ancestors": _ancestors(session, policy),
         "trained_by": _trained_by(session, policy),
+        "selections": _selections(session, SelectionRow.round_id == identity),
         "candidates": [
             dict(each)
             for each in session.execute(
@@ -211,6 +215,15 @@ def _trained_by(session: Session, policy: PolicyVersion) -> list[dict[str, Any]]
             )
         following = get_policy(session, following.parent) if following.parent else None
     return rounds
+
+
+def _selections(session: Session, condition: Any) -> list[dict[str, Any]]:
+    """Selection records, the oldest first, each with the judge and the policy it was compared with."""
+    rows = session.scalars(select(SelectionRow).where(condition).order_by(SelectionRow.id))
+    return [
+        {**_fields(row, _SELECTION), "judge": row.record["judge"], "baseline": row.record["baseline"]}
+        for row in rows
+    ]
 
 
 def _snapshot(session: Session, digest: str) -> dict[str, Any]:

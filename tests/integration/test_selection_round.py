@@ -347,6 +347,9 @@ def test_select_and_report_as_commands(ground: Ground) -> None:
     assert f"{candidate(2)} is proposed" in page.read_text()
     said = ratchet("chat", candidate(2), "--vs", PRODUCTION, "--prompt", "What is 2 + 2?", "--json")
     assert [one["text"] for one in json.loads(said.stdout)["turns"][0]["answers"]] == ["It is 4.", "It is 4."]
+    for of in (candidate(3), str(ground.round_id)):
+        lineage = json.loads(ratchet("lineage", of, "--json").stdout)
+        assert [one["digest"] for one in lineage["selections"]] == [document["digest"]]
     (ground.folder / "held.txt").write_text('Plain one?\n{"prompt": "Two?"}\n\nPlain one?\n')
     held = ratchet("evaluate", "hold", f"{ground.folder}/held.txt", "--suite", "more", "--json")
     assert json.loads(held.stdout) == {"suite": "more", "prompts": 3, "new": 2}
