@@ -6,6 +6,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from feedback.comparisons import Plan, make_comparisons
 from gateway.switch import throw
 from gateway.traffic import bucket
-from ratchet.db.engine import session_scope
+from ratchet.db.engine import open_engine, session_scope
+from ratchet.db.roles import Role
 from ratchet.embedded import EmbeddedPostgres
 from ratchet.keys import KeyRole
 from ratchet.plan import Arm, PlannedArm, publish
+from ratchet.prompts import Split, hash_of_text, split
 from tests.conftest import Database
 from tests.support.gateway_process import (
     GatewayProcess,
@@ -192,6 +196,30 @@ def test_a_shadow_answers_too_and_nobody_is_shown_it(stage: Stage, stream: bool)
     assert original["output"] == "old0 old1 old2 old3 "
     same = ("prompt_hash", "history_hash", "conversation_id", "plan_version", "messages")
     assert [copy[name] for name in same] == [original[name] for name in same]
+
+
+def test_a_shadow_and_the_answer_it_is_a_copy_of_are_compared_by_raters(
+    stage: Stage, module_database: Database
+) -> None:
+    stage.follow(stage.plan((Arm.PRODUCTION, stage.old, 1.0), (Arm.SHADOW, stage.new, 1.0)))
+    prompt = next(text for n in range(100) if split(hash_of_text(text := f"question {n}")) is Split.TRAIN)
+    _, _, headers = stage.ask(messages=[{"role": "user", "content": prompt}])
+    identity = headers["x-ratchet-response-id"]
+    [copy] = wait_until(lambda: stage.rows("AND pair_of = %s", identity), "the copy is stored")
+    engine = open_engine(module_database.url(Role.FEEDBACK), application="test", pool_size=1)
+    with session_scope(engine) as session:
+        made = make_comparisons(session, Plan(1_000, 2, ("policy",)), now=datetime.now(UTC))
+    engine.dispose()
+    assert made >= 1
+    found = stage.gateway.query(
+        "SELECT source, a_answer, b_answer, a_policy, b_policy FROM feedback.comparison WHERE %s IN"
+        " (a_answer, b_answer)",
+        identity,
+    )
+    [row] = found
+    assert row["source"] == "shadow"
+    assert {row["a_answer"], row["b_answer"]} == {identity, str(copy["id"])}
+    assert {row["a_policy"], row["b_policy"]} == {stage.old, stage.new}
 
 
 def test_completions_are_copied_and_answers_that_failed_are_not(stage: Stage) -> None:
