@@ -1,14 +1,14 @@
 """Pairs of answers and their verdicts: asked of a judge in both orders, or of evaluation raters."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from evaluator.figures import Judged
 from evaluator.judge.client import JudgeClient, JudgeEndpoint
 from evaluator.judge.pairwise import JudgeFailed, PairVerdict, combine, tally_verdicts
-from evaluator.judge.parse import Reading, read_choice
+from evaluator.judge.parse import read_choice
 from evaluator.judge.templates import Template
 from evaluator.scorers.outcome import Answer
 from evaluator.statistics.length_controlled import LengthedVerdict
@@ -16,9 +16,6 @@ from evaluator.statistics.winrate import Result
 from evaluator.suites.items import Item
 from ratchet.db.models.evaluation import VerdictRow
 from ratchet.prompts import message_text
-
-AT_ONCE = 64
-"""Pairs after which verdicts are written: what a run that dies has to ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +69,33 @@ def decided_without_a_judge(contest: Contest) -> PairVerdict | None:
 
 
 async def ask_judge(
-    endpoint: JudgeEndpoint, templates: dict[str, Template], contests: Sequence[Contest]
-) -> list[dict[str, Any]]:
-    """The verdicts of a judge on contests, as rows: each in both orders.
+    endpoint: JudgeEndpoint, templates: Mapping[str, Template], contests: Sequence[Contest]
+) -> AsyncGenerator[dict[str, Any]]:
+    """The verdicts of a judge on contests, as rows: each in both orders, given as soon as both are there.
 
     Args:
-        endpoint: Of the judge.
+        endpoint: Of the judge; its concurrency bounds what is under way.
         templates: Its prompts, by dimension.
         contests: What is asked.
     """
-    prompts = [
-        templates[one.dimension].render(question_of(one.item), *texts)
-        for one in contests
-        for texts in ((one.mine.text, one.theirs.text), (one.theirs.text, one.mine.text))
-    ]
     async with JudgeClient(endpoint) as client:
-        readings = [read_choice(reply) for reply in await client.ask_all(prompts)]
-    return [
-        one.row("judge", combine(one.item.prompt_hash, forward, backward), _shown(forward, backward))
-        for one, forward, backward in zip(contests, readings[::2], readings[1::2], strict=True)
-    ]
 
+        async def one(contest: Contest) -> dict[str, Any]:
+            template, question = templates[contest.dimension], question_of(contest.item)
+            mine, theirs = contest.mine.text, contest.theirs.text
+            prompts = [template.render(question, mine, theirs), template.render(question, theirs, mine)]
+            forward, backward = (read_choice(reply) for reply in await client.ask_all(prompts))
+            verdict = combine(contest.item.prompt_hash, forward, backward)
+            return contest.row("judge", verdict, (forward.choice, backward.choice))
 
-def ask_judge_now(
-    endpoint: JudgeEndpoint, templates: dict[str, Template], contests: Sequence[Contest]
-) -> list[dict[str, Any]]:
-    """The same, for callers without an event loop."""
-    return asyncio.run(ask_judge(endpoint, templates, contests))
+        tasks = [asyncio.ensure_future(one(contest)) for contest in contests]
+        try:
+            for next_done in asyncio.as_completed(tasks):
+                yield await next_done
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def judged_of(rows: Sequence[VerdictRow], candidate: str, *, bound: bool = True) -> tuple[Judged, ...]:
@@ -143,10 +140,6 @@ def judged_of(rows: Sequence[VerdictRow], candidate: str, *, bound: bool = True)
             )
         )
     return tuple(judged)
-
-
-def _shown(forward: Reading, backward: Reading) -> tuple[str | None, str | None]:
-    return forward.choice, backward.choice
 
 
 def _result(row: VerdictRow) -> Result | None:

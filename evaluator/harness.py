@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import Engine
 
-from evaluator.comparing import AT_ONCE, Contest, ask_judge_now, decided_without_a_judge, judged_of
+from evaluator.comparing import Contest, ask_judge, decided_without_a_judge, judged_of
 from evaluator.engines import Report, served_policy
 from evaluator.figures import Measured
 from evaluator.generation import Given, generate
@@ -279,14 +279,31 @@ def _compared(
     if not waiting:
         return
     endpoint = parts.settings.endpoint(judge.endpoint, judge.model, judge.parameters)
-    parts.report(f"{judge.ref} compares {len(waiting)} pairs")
-    for start in range(0, len(waiting), AT_ONCE):
-        batch = waiting[start : start + AT_ONCE]
-        same = [(one, verdict) for one in batch if (verdict := decided_without_a_judge(one)) is not None]
-        settled = {one.key for one, _ in same}
-        open_ones = [one for one in batch if one.key not in settled]
-        rows.keep_verdicts([one.row("judge", verdict, (None, None)) for one, verdict in same])
-        rows.keep_verdicts(ask_judge_now(endpoint, dict(judge.templates), open_ones))
+    open_ones = _settle_equals(rows, "judge", waiting)
+    parts.report(f"{judge.ref} compares {len(open_ones)} pairs")
+
+    async def ask() -> None:
+        kept: list[dict[str, Any]] = []
+        verdicts = ask_judge(endpoint, judge.templates, open_ones)
+        try:
+            async for verdict in verdicts:
+                kept.append(verdict)
+                if len(kept) >= KEPT_AT_ONCE:
+                    rows.keep_verdicts(kept)
+                    kept = []
+        finally:
+            await verdicts.aclose()
+            rows.keep_verdicts(kept)
+
+    asyncio.run(ask())
+
+
+def _settle_equals(rows: RunRows, source: str, waiting: Sequence[Contest]) -> list[Contest]:
+    """Writes the ties of equal answers; what is left has to be asked."""
+    same = [(one, verdict) for one in waiting if (verdict := decided_without_a_judge(one)) is not None]
+    rows.keep_verdicts([one.row(source, verdict, (None, None)) for one, verdict in same])
+    settled = {one.key for one, _ in same}
+    return [one for one in waiting if one.key not in settled]
 
 
 def _rated(
@@ -298,10 +315,7 @@ def _rated(
 ) -> None:
     known = {(row.candidate, row.other, row.suite, row.item) for row in rows.verdicts()}
     waiting = [one for one in contests(plan, items, answers) if one.key not in known]
-    same = [(one, verdict) for one in waiting if (verdict := decided_without_a_judge(one)) is not None]
-    rows.keep_verdicts([one.row(SOURCE, verdict, (None, None)) for one, verdict in same])
-    settled = {one.key for one, _ in same}
-    open_ones = [one for one in waiting if one.key not in settled]
+    open_ones = _settle_equals(rows, SOURCE, waiting)
     with session_scope(parts.database) as session:
         ask_raters(session, rows.id, open_ones, plan.raters, now=datetime.now(UTC))
         told, left = collect(session, rows.id, open_ones, plan.raters)
