@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from trainer.rounds.reading import Series
 
 _BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 60
+_WIDTH = 28
 
 
 def checkpoint_table(checkpoints: Sequence[Mapping[str, Any]]) -> Table:
@@ -33,20 +33,18 @@ def checkpoint_table(checkpoints: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def round_table(rounds: Sequence[Mapping[str, Any]]) -> Table:
-    """Rounds, the newest first."""
-    whole = Column("round", no_wrap=True)
-    table = Table(whole, "method", "state", "step", "policy", "snapshot", "asked", "by", "reason")
+    """Rounds, the newest first; the end of an id is enough to name one."""
+    named = ("round", "method", "state", "step", "policy", "asked", "by")
+    table = Table(*(Column(name, no_wrap=True) for name in named), box=None, padding=(0, 2, 0, 0))
     for each in rounds:
         table.add_row(
-            str(each["id"]),
+            str(each["id"])[-12:],
             each["method"],
             each["state"],
             f"{each['step']}/{each['total_steps'] or '?'}",
             each["policy"],
-            each["snapshot"][:12],
-            f"{each['created_at']:%Y-%m-%d %H:%M}",
+            f"{each['created_at']:%m-%d %H:%M}",
             each["asked_by"],
-            each["reason"],
         )
     return table
 

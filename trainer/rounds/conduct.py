@@ -8,6 +8,7 @@ their beginning and goes on from the last save.
 
 import fcntl
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Generator
@@ -39,6 +40,8 @@ from trainer.sink import CheckpointRecord, Word, write_control
 
 LOCK = "conductor.lock"
 LOG = "log"
+STATE = "state"
+"""What only resuming needs: several times the model's size, and of no use once a round is done."""
 CACHE = "reference-cache"
 _LOOK_EVERY_S = 0.25
 _GRACE_S = 10.0
@@ -188,7 +191,10 @@ class _Conduct:
             return self.end("failed", error=failure or "it ended without a summary")
         refs, refused = (self._queue.refs, self._queue.refused) if self._queue else ({}, {})
         state: End = "stopped" if summary.reason == "control" else "done"
-        return self.end(state, summary=document(self._ticket.id, summary, refs, refused))
+        ended = self.end(state, summary=document(self._ticket.id, summary, refs, refused))
+        if state == "done":
+            shutil.rmtree(self._folder / STATE, ignore_errors=True)
+        return ended
 
     def end(self, state: End, *, summary: dict[str, Any] | None = None, error: str | None = None) -> Ended:
         """Writes how it ended."""

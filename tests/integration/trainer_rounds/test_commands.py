@@ -21,6 +21,7 @@ from tests.conftest import Database
 from tests.support.feedback import TRAIN_PROMPT, serve_policy
 from tests.support.scripted_round import scripted
 from tests.support.snapshots import demonstrations_snapshot
+from trainer.commands.follow import follow
 from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
 
@@ -79,7 +80,12 @@ def done(
 
 
 def test_a_round_is_listed_shown_exported_and_part_of_the_lineage(
-    run: Run, done: UUID, parent: PolicyVersion, tmp_path: Path
+    run: Run,
+    done: UUID,
+    parent: PolicyVersion,
+    engine: Engine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (listed,) = run("round", "list")
     assert (listed["id"], listed["state"], listed["step"]) == (str(done), "done", 4)
@@ -91,7 +97,7 @@ def test_a_round_is_listed_shown_exported_and_part_of_the_lineage(
     assert candidate in printed
     assert "█" in printed
     assert (tmp_path / "round.png").stat().st_size > 1_000
-    assert str(done)[:8] in run("round", "list", plain=True).replace("\n", "")
+    assert str(done)[-12:] in run("round", "list", plain=True)
 
     written = run(
         "round", "export", "last", "--csv", str(tmp_path / "r.csv"), "--tensorboard", str(tmp_path / "tb")
@@ -103,6 +109,9 @@ def test_a_round_is_listed_shown_exported_and_part_of_the_lineage(
         2,
         "ratchet: say where to: --csv FILE, --tensorboard FOLDER, or both\n",
     )
+
+    follow(engine, done)
+    assert "checkpoint at step 4: KL 2.000 ± 0.050, accuracy 0.540, reward +0.400" in capsys.readouterr().err
 
     policy = run("lineage", candidate)
     assert policy["ancestors"][0]["ref"] == parent.ref
