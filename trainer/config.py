@@ -75,11 +75,15 @@ class DataConfig(_Section):
     max_length: Annotated[int, Field(ge=2)] = 1024
     """Longest prompt and answer together, in tokens."""
     packing: Packing = Packing.BRANCHES
+    """How examples lie in a micro-batch: `branches` computes what they begin with in common once, `packed`
+    lays them side by side in one row, `padded` fills each up to the longest; what is learned is the same."""
     template_digest: str | None = None
     """Digest of the chat template that the snapshot's answers were served with; a model with another is
     refused."""
     knowledge: KnowledgeConfig | None = None
-    """A check of demonstrations before the first step; None is no check."""
+    """A section for sft: before the first step the policy answers each demonstration's prompt `samples`
+    times, in up to `tokens` tokens; where no answer holds a share of `agreement` of its words, it is
+    reported, dropped or replaced by `abstention`, as `unknown` says (report, drop, abstain)."""
     validation_rows: Annotated[int, Field(ge=0)] = 256
     """Validation rows that are measured at every checkpoint; 0 measures none."""
 
@@ -92,12 +96,15 @@ class OptimConfig(_Section):
     schedule: Literal["constant", "linear", "cosine"] = "linear"
     """What the learning rate does behind the warm-up; linear and cosine end at `final_lr_share`."""
     final_lr_share: Share = 0.0
+    """Where linear and cosine schedules end, as a share of `lr`."""
     warmup: Share = 0.1
     """Share of all steps in which the learning rate rises from zero."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Of matrices; vectors (norms and biases) are never decayed."""
     betas: tuple[Share, Share] = (0.9, 0.999)
+    """Decay of AdamW's two moments."""
     eps: Positive = 1e-8
+    """Added to the root of AdamW's second moment."""
     clip: Positive | None = 1.0
     """Largest global gradient norm; longer gradients are scaled down to it."""
     batch: Annotated[int, Field(ge=1)] = 32
@@ -139,6 +146,8 @@ class ReferenceConfig(_Section):
     """The policy that KL is measured from; it is never trained."""
 
     way: ReferenceWay = ReferenceWay.CACHE
+    """`cache` computes log-probabilities once and keeps them, `adapter` switches the policy's adapter off,
+    `model` holds a second model."""
     device: Literal["same", "cpu"] = "same"
     """Where a second model lives (`way` model): beside the policy, or in host memory."""
 
@@ -147,6 +156,7 @@ class EngineConfig(_Section):
     """How DeepSpeed spreads the work."""
 
     processes: Annotated[int, Field(ge=1)] = 1
+    """Processes on this machine that share the work, one a device."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """0 keeps everything in every process; 1 divides optimiser states, 2 gradients too, 3 weights too."""
     offload: Literal["none", "optimizer", "all"] = "none"
@@ -173,6 +183,7 @@ class LoraConfig(_Section):
     """Low-rank adapters in place of full weights (Hu et al. 2021, "LoRA")."""
 
     rank: Annotated[int, Field(ge=1)] = 16
+    """Rank of an adapter's matrices."""
     alpha: Positive = 32.0
     """The adapter's output is scaled by alpha / rank."""
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = (
@@ -227,6 +238,7 @@ class RoundConfig(_Section):
     """One round, whole."""
 
     method: Method
+    """`sft`, `rm` or `dpo`."""
     model: Path
     """Folder of the policy that is trained on."""
     reference: Path | None = None
