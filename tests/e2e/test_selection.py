@@ -89,7 +89,8 @@ def test_a_candidate_is_put_up_asked_under_its_pinned_decode_and_let_go(
     }
     assert tiny_stack.ratchet(*words)["digest"] == record["digest"]
     report = tiny_stack.ratchet("evaluate", "report", round_id, "--out", f"{tmp_path}/selection.html")
-    assert report["reward_hacking"] is True
+    assert record["candidates"][0]["primary"] is None
+    assert report["reward_hacking"] is None
     assert "No candidate is proposed" in (tmp_path / "selection.html").read_text()
 
 
