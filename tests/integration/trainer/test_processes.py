@@ -1,5 +1,6 @@
 """Rounds in real processes: ranks that share one model in every stage, and processes killed at any moment."""
 
+import fcntl
 import json
 import os
 import signal
@@ -155,6 +156,19 @@ def test_a_round_killed_in_a_step_and_in_a_save_goes_on(model: Path, pairs: Path
     expected, found = (weights(each / "checkpoints" / "step-00000005") for each in (whole, folder))
     assert all(torch.equal(found[name], value) for name, value in expected.items())
     assert not list(folder.rglob(".incoming-*"))
+
+
+@pytest.mark.faults
+def test_ranks_end_with_their_launcher(model: Path, pairs: Path, tmp_path: Path) -> None:
+    """The launcher is killed with no warning: rank 0 lets go of the folder, so the round can be resumed."""
+    endless = {"optim": {"steps": 100_000}, "checkpoints": {"kl_prompts": 0}, "engine": {"processes": 2}}
+    config = asked(model, pairs, **endless)
+    prepare(config, tmp_path)
+    killed_when(config, tmp_path, lambda: len(losses(tmp_path)) >= 1)
+    with (tmp_path / "trainer.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = len(losses(tmp_path))
+    assert len(losses(tmp_path)) == told
 
 
 @pytest.mark.faults
