@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from gateway.releases import analysis, drill, machine, repository
@@ -31,7 +32,6 @@ from ratchet.logs import get_logger
 
 ACTOR = "walker"
 WARM_ASKS = 8
-UNREADABLE_AGAIN_S = 60.0
 RELEASE_ABORTED = "release_aborted"
 """Alarm: a release was aborted by itself; stands until a person clears it."""
 RELEASE_HELD = "release_held"
@@ -72,7 +72,7 @@ class Walker:
         self._held: set[tuple[UUID, str]] = set()
 
     def round(self) -> None:
-        """Does what is due now.
+        """Does what is due now; a release that cannot be looked at stays where it is, and holds no other up.
 
         Raises:
             DatabaseUnavailable: The rows cannot be read; the next round goes on.
@@ -85,10 +85,11 @@ class Walker:
         for release in releases:
             try:
                 self._walk(release)
-            except ConfigError as error:
-                if self._is_due(self._look_at, release.id, UNREADABLE_AGAIN_S):
-                    with session_scope(self._engine) as session:
-                        raise_alarm(session, RELEASE_HELD, str(release.id), {"reason": str(error)})
+            except (ConfigError, SQLAlchemyError) as error:
+                reason = str(error).splitlines()[0]
+                log.warning("a release cannot be looked at, and stays", policy=release.policy, reason=reason)
+                with session_scope(self._engine) as session:
+                    raise_alarm(session, RELEASE_HELD, str(release.id), {"reason": reason})
 
     def _walk(self, release: Release) -> None:
         if release.state == machine.PREPARING:

@@ -14,7 +14,11 @@ from gateway.releases.control import Control
 from gateway.releases.decision import Action
 from gateway.releases.labeller import UNLABELLED, label_new
 from gateway.releases.plan import Source
+from gateway.releases.probes import Trickle, load_probes
+from gateway.releases.settings import ReleaseSettings
 from gateway.releases.sources import Measured, Prices, read_measurements
+from gateway.releases.walker import Walker
+from gateway.releases.webhook import Webhook
 from ratchet.db.engine import session_scope
 from ratchet.db.models.releases import Release
 from ratchet.db.roles import Role
@@ -142,6 +146,25 @@ def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engin
     told = control.status("m")["look"]
     assert (told["number"], told["decision"], told["exposure"]["users"]) == (1, "hold", 0)
     assert [(metric["metric"], metric["decision"]) for metric in told["metrics"]] == [("errors", "dead")]
+
+
+def test_a_source_that_is_down_moves_nothing(control: Control, engine: Engine, database: Database) -> None:
+    release = begin(control, engine, 2)
+    put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(150)))
+    put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(150)))
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute("REVOKE SELECT ON feedback.feedback_event FROM ratchet_operator")
+    settings = ReleaseSettings(
+        database_url="unused", release_gateway_url="http://127.0.0.1:9", release_probe_s=0
+    )  # type: ignore[arg-type]
+    trickle = Trickle("http://127.0.0.1:9", "key", load_probes(None))
+    Walker(engine, settings, trickle, Webhook(lambda *_: None)).round()
+    trickle.close()
+    with psycopg.connect(database.owner_url) as connection:
+        [(kind, detail)] = connection.execute("SELECT kind, detail FROM operations.alarm").fetchall()
+    assert (kind, "permission denied" in detail["reason"]) == ("release_held", True)
+    found = control.status("m")
+    assert (found["state"], found["stage"], found["look"]) == ("running", "half", None)
 
 
 def test_answers_that_all_fail_abort_whatever_the_stage_waits_for(
