@@ -1,6 +1,6 @@
 """What a round needs to go on after it was stopped or killed, saved whole or not at all.
 
-    state/step-00000040/           DeepSpeed's files of every rank, and progress.json
+    state/step-00000040/           progress.json, and in ranks/ DeepSpeed's files of every rank
     checkpoints/step-00000040/     candidates (`publish`)
 
 A save is written beside, synced to the disk, and renamed; so the highest-numbered folder is always whole. The
@@ -22,6 +22,7 @@ from trainer.sink import CheckpointRecord
 STATE = "state"
 CHECKPOINTS = "checkpoints"
 PROGRESS = "progress.json"
+RANKS = "ranks"
 _STEP = re.compile(r"step-(\d{8})")
 
 
@@ -113,7 +114,7 @@ def save(engine: Engine, folder: Path, identity: Identity, progress: Progress) -
     world.wait()
     try:
         with room(folder):
-            engine.save(root, incoming.name)
+            engine.save(incoming, RANKS)
         world.wait()
         if world.first:
             with room(folder):
@@ -153,7 +154,7 @@ def resume(engine: Engine, folder: Path, identity: Identity) -> Progress:
                 f"this round began with {name} {_short(was)} and would go on with {_short(now)}: put it back "
                 "as it was, or start a new round"
             )
-    engine.load(saved.parent, saved.name)
+    engine.load(saved, RANKS)
     return progress
 
 

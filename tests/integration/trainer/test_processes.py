@@ -145,7 +145,7 @@ def test_a_round_killed_in_a_step_and_in_a_save_goes_on(model: Path, pairs: Path
     killed_when(config, folder, lambda: len(losses(folder)) >= 3)
     saved = latest(folder)
     assert saved is not None
-    killed_when(config, folder, lambda: any((folder / STATE).glob(".incoming-*/*.pt")))
+    killed_when(config, folder, lambda: any((folder / STATE).glob(".incoming-*/ranks/*.pt")))
     assert latest(folder) in (saved, folder / STATE / "step-00000004")
     summary = launch(config, folder, ENVIRONMENT)
 

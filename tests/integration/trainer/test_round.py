@@ -140,9 +140,21 @@ def test_micro_batches_and_layout_change_nothing(model: Path, pairs: Path, tmp_p
             torch.testing.assert_close(value, found["whole"][key], rtol=1e-3, atol=2e-5, msg=f"{name} {key}")
 
 
-def test_two_and_two_steps_are_four(model: Path, pairs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"checkpoints": MEASURED},
+        {"engine": {"zero_stage": 1, "precision": "bf16"}},
+        {"engine": {"zero_stage": 2, "offload": "optimizer", "gradient_checkpointing": True}},
+        {"engine": {"zero_stage": 3}, "lora": {"rank": 4}, "reference_policy": {"way": "adapter"}},
+    ],
+    ids=["plain", "bf16", "offloaded", "adapter"],
+)
+def test_two_and_two_steps_are_four(
+    model: Path, pairs: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     """Stopped by a word after two steps and taken up again: the same bits."""
-    config = asked(model, pairs, checkpoints=MEASURED)
+    config = asked(model, pairs, **changes)
     whole = ran(config, tmp_path / "whole")
 
     class StopAtTwo(FolderSink):
