@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ApiError
 from gateway.traffic import bucket, pick, route, sticky_unit
-from ratchet.plan import Arm, Enforcement, Plan, PlannedArm
+from ratchet.plan import WITHDRAWN, Arm, Enforcement, Plan, PlannedArm
 
 NAMES = st.text(min_size=1, max_size=30)
 
@@ -82,3 +82,23 @@ def test_what_nobody_serves_is_not_found(model: str) -> None:
         "model_not_found",
         "model",
     )
+
+
+@given(NAMES, NAMES, st.floats(0.01, 0.5), st.floats(0.01, 0.5))
+def test_who_was_in_the_canary_is_not_held_back(unit: str, salt: str, canary: float, held: float) -> None:
+    before = plan(canary, salt=salt)
+    arms = (PlannedArm(Arm.PRODUCTION, "m@new", 1 - held), PlannedArm(Arm.HOLDBACK, "m@old", held))
+    after = Plan(8, "m", "holdback", arms, Enforcement.REPLACE, salt, fallback="m@old")
+    if pick(before, unit).arm is Arm.CANARY:
+        assert pick(after, unit).policy == "m@new"
+    assert pick(after, unit).policy == ("m@old" if bucket(salt, unit) >= 1 - held else "m@new")
+
+
+@given(NAMES)
+def test_a_withdrawn_plan_sends_everyone_to_the_last_good_policy(unit: str) -> None:
+    arms = (PlannedArm(Arm.PRODUCTION, "m@new", 0.9), PlannedArm(Arm.HOLDBACK, "m@old", 0.1))
+    promoted = Plan(8, "m", "holdback", arms, Enforcement.REPLACE, "s", fallback="m@old")
+    assert promoted.policies == ("m@new", "m@old")
+    for before, policy in ((promoted, "m@old"), (plan(0.7), "m@old")):
+        chosen = pick(before.withdrawn(), unit)
+        assert (chosen.policy, chosen.arm, chosen.stage) == (policy, Arm.PRODUCTION, WITHDRAWN)
