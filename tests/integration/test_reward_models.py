@@ -1,6 +1,9 @@
 """Reward models from the round that makes them to the commands that show them, on real parts."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +39,7 @@ from trainer.data.truncate import Lengths
 from trainer.reward.model import load_reward_model
 from trainer.reward.pooling import scores
 from trainer.reward.registry import find, measurements
-from trainer.reward.serve import client, score, served
+from trainer.reward.serve import client, score
 from trainer.reward.watch import Watch
 from trainer.rounds.asking import ask_for, prepare
 from trainer.rounds.conduct import Ended, carry_out
@@ -268,24 +271,31 @@ def test_without_the_key_nothing_is_measured_and_the_error_says_why(
 def test_a_served_reward_model_scores_as_the_trainer_does(
     home: Home, model: RewardModel, snapshot: Path
 ) -> None:
-    with reward_store(home).opened(model.artifact) as folder:
+    """By the command, as a process: its socket answers, and nothing plain is left when it was told to end."""
+    store = reward_store(home)
+    with store.opened(model.artifact) as folder:
         renderer = Renderer(AutoTokenizer.from_pretrained(folder))
-        pairs = pair_examples("test", read_pairs(snapshot / "validation.parquet"), renderer, Lengths.of(128))[
-            :8
-        ]
+        validation = read_pairs(snapshot / "validation.parquet")
+        pairs = pair_examples("test", validation, renderer, Lengths.of(128))[:8]
         scorer = load_reward_model(folder)
         with torch.no_grad():
             expected = scores(scorer, build_row(pairs), BranchAttention(scorer)).tolist()
-        sequences = [[*pair.prompt, *answer] for pair in pairs for answer in pair.answers]
-        socket = Path("/tmp") / f"ratchet-test-{model.version}.sock"
-        with (
-            served(folder, model.ref, socket, home.logs / "reward.log", 128) as process,
-            client(socket) as asking,
-        ):
-            assert process.poll() is None
-            found = score(asking, model.ref, sequences)
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "ratchet.cli", "reward", "serve", "tiny", "--json"],
+        env={**os.environ, "RATCHET_HOME": str(home.root)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert serving.stdout is not None
+        document = json.loads("".join(iter(serving.stdout.readline, "}\n")) + "}")
+        assert document["model"] == model.ref
+        with client(Path(document["socket"])) as asking:
+            found = score(asking, model.ref, [[*p.prompt, *answer] for p in pairs for answer in p.answers])
             with pytest.raises(EnvironmentFault, match="refused"):
-                score(asking, "another", sequences[:1])
+                score(asking, "another", [[1]])
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        rest, _ = serving.communicate()
+    assert (serving.returncode, rest) == (0, "")
     assert found == pytest.approx(expected, abs=1e-4)
-    assert not socket.exists()
-    assert process.poll() is not None
+    assert not Path(document["socket"]).exists()
+    assert [path.name for path in store.root.iterdir()] == [model.artifact]

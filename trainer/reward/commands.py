@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+_LOOK_EVERY_S = 0.5
+
 Model = Annotated[str, typer.Argument(metavar="REF", help="NAME@VERSION, or NAME for its newest version.")]
 
 
@@ -91,6 +93,8 @@ def serve(model: Model, data_dir: DataDir = None, as_json: AsJson = False) -> No
     the socket takes token ids and gives raw scores; only their differences on one prompt mean anything.
     """
     import signal
+    import sys
+    import time
     from types import FrameType
 
     from ratchet.commands.operator import operator_engine
@@ -113,22 +117,17 @@ def serve(model: Model, data_dir: DataDir = None, as_json: AsJson = False) -> No
     log = home.logs / "reward.log"
     with (
         reward_store(home).opened(artifact) as folder,
-        served(folder, ref, socket, log, max_length) as process,
+        served(folder, ref, socket, log, max_length) as server,
     ):
-        document = {"model": ref, "socket": str(socket), "pid": process.pid, "log": str(log)}
+        document = {"model": ref, "socket": str(socket), "pid": server.pid, "log": str(log)}
         emit(document, as_json, _print_served)
-        _flush()
+        sys.stdout.flush()
         try:
-            code = process.wait()
+            while not server.has_ended():
+                time.sleep(_LOOK_EVERY_S)
         except KeyboardInterrupt:
             raise typer.Exit from None
-        raise EnvironmentFault(f"the reward server ended with code {code} (log: {log})")
-
-
-def _flush() -> None:
-    import sys
-
-    sys.stdout.flush()
+        raise EnvironmentFault(f"the reward server is gone: {server.why()} (log: {log})")
 
 
 def _line(row: "RewardModel") -> dict[str, Any]:

@@ -7,7 +7,6 @@ among them. `POST /classify` with `{"model": ..., "input": [[token, ...], ...]}`
 
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Generator
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import httpx
 
-from ratchet.errors import EnvironmentFault
-from ratchet.supervisor import environment, leash, vllm
-from ratchet.supervisor.words import last_words
+from ratchet.errors import AlreadyRunning, EnvironmentFault
+from ratchet.supervisor import environment, vllm
+from ratchet.supervisor.child import Child, Command, end_all
 
 LONGEST_SOCKET = 100
 """Bytes of a Unix socket's path; the system allows 107."""
@@ -63,10 +62,8 @@ def variables() -> dict[str, str]:
 
 
 @contextmanager
-def served(
-    folder: Path, name: str, address: Path, log: Path, max_length: int
-) -> Generator["subprocess.Popen[bytes]"]:
-    """Runs a server; inside it answers, and behind it is gone.
+def served(folder: Path, name: str, address: Path, log: Path, max_length: int) -> Generator[Child]:
+    """Runs a server; inside it answers, and behind it is gone with all it started.
 
     Args:
         folder: The plain reward model.
@@ -76,31 +73,21 @@ def served(
         max_length: Tokens of a sequence at most.
 
     Raises:
+        AlreadyRunning: Another server listens there.
         EnvironmentFault: It does not start, or the socket's path is too long.
     """
     if len(bytes(address)) > LONGEST_SOCKET:
         raise EnvironmentFault(f"{address} is too long for a socket's path: choose a shorter --data-dir")
+    if _listens(address):
+        raise AlreadyRunning(f"{name} is served at {address} already: end that server first")
     address.unlink(missing_ok=True)
-    began = log.stat().st_size if log.exists() else 0
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-I", "-S", leash.__file__, str(os.getpid()),
-                *command(folder, name, address, max_length),
-            ],
-            env=variables(), cwd=address.parent, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+    words = tuple(command(folder, name, address, max_length))
+    server = Child(Command("reward", words, variables(), cwd=address.parent, log=log, grace_s=_GRACE_S))
     try:
-        _wait_until_healthy(process, address, log, began)
-        yield process
+        _wait_until_healthy(server, address)
+        yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_all([server])
         address.unlink(missing_ok=True)
 
 
@@ -133,16 +120,12 @@ def score(asking: httpx.Client, model: str, sequences: list[list[int]]) -> list[
     return [float(item["probs"][0]) for item in data]
 
 
-def _wait_until_healthy(process: "subprocess.Popen[bytes]", address: Path, log: Path, began: int) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while process.poll() is None and time.monotonic() < deadline:
+def _wait_until_healthy(server: Child, address: Path) -> None:
+    while not server.has_ended() and server.lived_s() < _START_TIMEOUT_S:
         if _listens(address) and _is_healthy(address):
             return
         time.sleep(_POLL_S)
-    how = "does not answer" if process.poll() is None else f"ended with code {process.returncode}"
-    raise EnvironmentFault(
-        f"the reward server {how}: {last_words(log, began) or 'it said nothing'} (log: {log})"
-    )
+    raise EnvironmentFault(f"the reward server does not answer: {server.why()} (log: {server.command.log})")
 
 
 def _listens(address: Path) -> bool:
