@@ -105,7 +105,7 @@ def reason(seen: Look, good: Look | None) -> str:
         f", at least {floor.minimum:g} is asked"
         for floor in seen.breached
     )
-    restart = "the policy the round began with" if good is None else f"step {good.step} ({good.policy})"
+    restart = "the beginning" if good is None else f"step {good.step} ({good.policy})"
     return f"floor breached at step {seen.step}: {floors}. Restart from {restart} with a larger beta"
 
 

@@ -111,10 +111,8 @@ def _begin(database: Engine, week: str, baseline: str, chosen: Sequence[Any], no
             config={"kind": KIND, "week": week},
         )
     rows = RunRows(database, run.id)
-    items = {
-        row.prompt_hash: Item(SUITE, row.prompt_hash, tuple(row.messages), {"dimension": DIMENSION})
-        for row in chosen
-    }
+    spec = {"dimension": DIMENSION, "from": "traffic"}
+    items = {row.prompt_hash: Item(SUITE, row.prompt_hash, tuple(row.messages), spec) for row in chosen}
     if not rows.items():
         rows.freeze(items.values())
     for policy, said in _answers(chosen):

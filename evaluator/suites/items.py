@@ -86,7 +86,8 @@ def freeze(suite: Suite, folder: Path, prompts: PromptSource) -> list[Item]:
             both = sample(load_xstest(folder / suite.source.path), suite.source.limit, suite.source.seed)
             asked = [_item(suite, place, one.prompt, _refusal(one)) for place, one in enumerate(both)]
         case _ if suite.source is not None:
-            spec = _spec_of_source(suite)
+            traffic = {"from": "traffic"} if isinstance(suite.source, TrafficSource) else {}
+            spec = {**_spec_of_source(suite), **traffic}
             asked = [
                 Item(suite.name, one.name, one.messages, spec) for one in _from_source(suite, folder, prompts)
             ]

@@ -239,6 +239,37 @@ CREATE VIEW evaluation.reward_of_selected WITH (security_barrier) AS
     FROM evaluation.selection AS s JOIN training.checkpoint AS c ON c.round_id = s.round_id;
 """
 
+FORGETTING = """
+CREATE FUNCTION evaluation.forget_prompts() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    hashes text[];
+BEGIN
+    SELECT array_agg(DISTINCT prompt_hash) INTO hashes FROM gone
+        WHERE prompt_hash IS NOT NULL AND feedback.split_of(prompt_hash) = 'heldout';
+    IF hashes IS NULL THEN
+        RETURN NULL;
+    END IF;
+    DELETE FROM evaluation.verdict WHERE (run_id, suite, item) IN (
+        SELECT run_id, suite, item FROM evaluation.item
+        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
+    DELETE FROM evaluation.outcome WHERE (run_id, suite, item) IN (
+        SELECT run_id, suite, item FROM evaluation.item
+        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
+    DELETE FROM evaluation.answer WHERE (run_id, suite, item) IN (
+        SELECT run_id, suite, item FROM evaluation.item
+        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
+    DELETE FROM evaluation.item WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic';
+    DELETE FROM feedback.comparison
+        WHERE pool = 'evaluation' AND source = 'candidate' AND prompt_hash = ANY (hashes);
+    DELETE FROM feedback.heldout_prompt WHERE suite = 'traffic' AND prompt_hash = ANY (hashes);
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION evaluation.forget_prompts() FROM PUBLIC;
+CREATE TRIGGER forget_prompts AFTER DELETE ON serving.response
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION evaluation.forget_prompts();
+"""
+
 GRANTS = """
 REVOKE ALL ON FUNCTION evaluation.want_engine(uuid, text), evaluation.dismiss_engine(uuid),
     evaluation.shared_with_reward_models(text[], text[], text[]) FROM PUBLIC;
@@ -267,7 +298,7 @@ GRANT SELECT (id, round_id, step, kl_k1, kl_k1_se, kl_k3, kl_k3_se, accuracy, le
 
 def upgrade() -> None:
     """Adds the schema `evaluation`; a report sees a round's rewards only once its selection is written."""
-    for part in (JUDGES, RUNS, ENGINES, BORDERS, GRANTS):
+    for part in (JUDGES, RUNS, ENGINES, BORDERS, FORGETTING, GRANTS):
         op.execute(part)
 
 

@@ -104,3 +104,45 @@ def test_preference_raters_say_nothing_about_what_is_held_out(
     (rater,) = put_raters(traffic.owner_url, 1, pool="preference")
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         put_votes(traffic.owner_url, item[0], "a", raters=[rater])
+
+
+def test_whoever_is_forgotten_is_forgotten_here_too(
+    traffic: Database, engine_of: Callable[[Role], Engine]
+) -> None:
+    url = traffic.owner_url
+    put(
+        url,
+        response("old", messages=user(HELD[5]), policy=PRODUCTION, user_id="bob"),
+        response("new", messages=user(HELD[5]), policy=candidate(1), user_id="bob"),
+    )
+    database = engine_of(Role.EVALUATOR)
+    (run,) = sample_traffic(database, now=datetime.now(UTC))
+    raters = put_raters(url, 2, pool="evaluation")
+    for item in open_items(url):
+        put_votes(url, item[0], "a", "b", raters=raters)
+    assert collect_ratings(database) == [run]
+
+    def left() -> dict[str, int]:
+        mine = hash_of_text(HELD[5])
+        return {
+            table: rows(url, f"SELECT count(*) FROM {table} WHERE {column} = %s", mine)[0][0]  # noqa: S608
+            for table, column in (
+                ("evaluation.item", "prompt_hash"),
+                ("evaluation.answer", "item"),
+                ("evaluation.verdict", "prompt_hash"),
+                ("feedback.comparison", "prompt_hash"),
+                ("feedback.heldout_prompt", "prompt_hash"),
+            )
+        }
+
+    def kept() -> int:
+        return rows(url, "SELECT count(*) FROM evaluation.item")[0][0]
+
+    assert left() == {
+        "evaluation.item": 1, "evaluation.answer": 2, "evaluation.verdict": 1, "feedback.comparison": 1,
+        "feedback.heldout_prompt": 1,
+    }  # fmt: skip
+    before = kept()
+    rows(traffic.url(Role.OPERATOR), "SELECT feedback.forget_user('bob', now() + interval '1 minute')")
+    assert set(left().values()) == {0}
+    assert kept() == before - 1
