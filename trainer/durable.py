@@ -22,7 +22,7 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         DiskFull: There is no room; the file is as it was.
     """
-    incoming = path.with_name(f"{INCOMING}{path.name}")
+    incoming = path.with_name(f"{INCOMING}{os.getpid()}-{path.name}")
     with room(path.parent):
         try:
             incoming.write_text(text, "utf-8")

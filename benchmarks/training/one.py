@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.training.material import in_order
 from trainer.config import RoundConfig, load
 from trainer.memory import peak_memory_bytes
-
-from benchmarks.training.material import in_order  # isort: skip
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     """The kernel's own device for a disk without room stands where the new file would be written."""
     path = tmp_path / "a.json"
     write_text(path, "good")
-    (tmp_path / f"{INCOMING}a.json").symlink_to("/dev/full")
+    (tmp_path / f"{INCOMING}{os.getpid()}-a.json").symlink_to("/dev/full")
     with pytest.raises(DiskFull, match="make room and resume"):
         write_text(path, "never")
     assert path.read_text() == "good"
