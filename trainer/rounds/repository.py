@@ -23,6 +23,7 @@ End = Literal["done", "failed", "stopped"]
 
 ATTEMPTS = 3
 """Times a round is begun before it counts as one that cannot be carried out."""
+YOUNG = timedelta(seconds=3)
 _SHORTEST = 6
 
 
@@ -89,9 +90,14 @@ def ask(session: Session, asked: Asked) -> UUID:
 
 
 def due(session: Session) -> UUID | None:
-    """The round that was asked for first and that nobody carries out yet."""
-    waiting = select(TrainingRound.id).where(TrainingRound.state == "asked").order_by(TrainingRound.id)
-    return session.scalars(waiting.limit(1)).first()
+    """The round that was asked for first and that nobody carries out yet.
+
+    One that was asked for a moment ago may be carried out by whoever asked (`ratchet train`).
+    """
+    waiting = select(TrainingRound.id).where(
+        TrainingRound.state == "asked", TrainingRound.created_at < func.now() - YOUNG
+    )
+    return session.scalars(waiting.order_by(TrainingRound.id).limit(1)).first()
 
 
 def claim(

@@ -280,6 +280,20 @@ def test_a_killed_conductor_takes_its_training_with_it_and_another_goes_on(
     assert [each["first_step"] for each in starts if each["event"] == "started"] == [0, 2]
 
 
+def test_the_worker_takes_the_oldest_round_and_none_that_was_asked_for_a_moment_ago(
+    database: Database, engine: Engine, ask: Callable[[], UUID]
+) -> None:
+    first, second = ask(), ask()
+    with session_scope(engine) as session:
+        assert repository.due(session) is None
+    with psycopg.connect(database.owner_url) as owner:
+        owner.execute("UPDATE training.training_round SET created_at = now() - interval '1 minute'")
+    with session_scope(engine) as session:
+        assert repository.due(session) == first
+        repository.stop(session, first, who="ann", why="not now")
+        assert repository.due(session) == second
+
+
 def test_a_round_whose_workers_died_three_times_has_failed(
     database: Database, engine: Engine, ask: Callable[[], UUID]
 ) -> None:
