@@ -40,13 +40,14 @@ async def one(session: aiohttp.ClientSession, url: str, number: int) -> float:
 
 
 async def block(ground: Ground, mode: str, requests: int, clients: int) -> np.ndarray:
-    """Latencies of so many requests in one mode, in milliseconds."""
+    """Latencies of so many requests in one mode, in milliseconds; copies of the one before are ended."""
     production = PlannedArm(Arm.PRODUCTION, ground.old, 1.0)
     shadow = () if mode == "off" else (PlannedArm(Arm.SHADOW, ground.new, 1.0),)
     fault = "hang" if mode == "hanging" else None
     await asyncio.to_thread(ground.new_engine.tell, fault=fault, fault_after=1)
-    await asyncio.to_thread(ground.plan, production, *shadow)
-    await asyncio.sleep(SETTLE_S)
+    for arms in ((production,), (production, *shadow)):
+        await asyncio.to_thread(ground.plan, *arms)
+        await asyncio.sleep(SETTLE_S)
     latencies: list[float] = []
     left = iter(range(requests))
 
