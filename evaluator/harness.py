@@ -28,7 +28,6 @@ from evaluator.suites.items import Item, freeze
 from evaluator.suites.model import FileSource, Suite
 from ratchet.canonical import digest_of
 from ratchet.db.engine import session_scope
-from ratchet.db.models.evaluation import EvalRun
 from ratchet.errors import RatchetError, UsageError
 from ratchet.prompts import prompt_text
 from ratchet.registry import get_policy
@@ -166,9 +165,9 @@ def evaluate(plan: RunPlan, parts: Parts, *, again: bool = False) -> RunResult:
     return RunResult(run.id, measured, items, answers)
 
 
-def finish(parts: Parts, run: EvalRun | UUID, summary: dict[str, Any]) -> None:
+def finish(parts: Parts, run: UUID, summary: dict[str, Any]) -> None:
     """Ends a run that was evaluated."""
-    RunRows(parts.database, run if isinstance(run, UUID) else run.id).end(summary=summary)
+    RunRows(parts.database, run).end(summary=summary)
 
 
 def _check(plan: RunPlan) -> None:
@@ -179,6 +178,8 @@ def _check(plan: RunPlan) -> None:
     names = [suite.name for suite in plan.suites]
     if len(set(names)) < len(names) or not names:
         raise UsageError("a run has at least one suite, and each suite once")
+    if not plan.compares and all(suite.scorer == "judge" for suite in plan.suites):
+        raise UsageError("every one of these suites needs verdicts: name a judge or ask raters")
 
 
 def _frozen(plan: RunPlan, parts: Parts, rows: RunRows) -> dict[str, list[Item]]:

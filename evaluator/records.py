@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from evaluator.figures import (
@@ -18,9 +19,9 @@ from evaluator.figures import (
     rates,
     rises_alone,
 )
-from evaluator.harness import ONLY_TASKS, Parts, RunPlan, RunResult, evaluate, finish
+from evaluator.harness import ONLY_TASKS, Parts, RunPlan, RunResult, evaluate
 from evaluator.judges import JudgeVersion
-from evaluator.repository import CandidateRow, RoundRow
+from evaluator.repository import CandidateRow, RoundRow, end_run
 from evaluator.scoring import metrics_of
 from evaluator.selection import Selection, Standing
 from evaluator.selection import select as choose
@@ -59,20 +60,24 @@ def select_for_round(
     candidates = candidates_of(axes, result.measured, plan.baseline, plan.suites, primary, seed=plan.seed)
     selection = choose(candidates)
     record = document(plan, round_row, result, selection, primary)
-    row = SelectionRow(
-        id=new_id(),
-        round_id=round_row.id,
-        run_id=result.id,
-        candidates=record["candidates"],
-        chosen=selection.chosen,
-        reason=selection.reason,
-        record=record,
-        digest=digest_of(record),
-    )
-    finish(parts, result.id, {"chosen": selection.chosen, "candidates": len(candidates)})
+    summary = {"chosen": selection.chosen, "candidates": len(candidates)}
     with session_scope(parts.database) as session:
-        session.add(row)
-    return row
+        session.execute(
+            insert(SelectionRow)
+            .values(
+                id=new_id(),
+                round_id=round_row.id,
+                run_id=result.id,
+                candidates=record["candidates"],
+                chosen=selection.chosen,
+                reason=selection.reason,
+                record=record,
+                digest=digest_of(record),
+            )
+            .on_conflict_do_nothing(index_elements=["run_id"])
+        )
+        end_run(session, result.id, summary=summary)
+        return session.scalars(select(SelectionRow).where(SelectionRow.run_id == result.id)).one()
 
 
 def document(

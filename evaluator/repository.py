@@ -284,17 +284,19 @@ class RunRows:
             session.execute(kept, [{"run_id": self.id, **each} for each in values])
 
     def end(self, *, error: str | None = None, summary: dict[str, Any] | None = None) -> None:
-        """Ends the run: failed with an error, done with a summary, waiting with neither."""
-        ended = error is not None or summary is not None
-        state = "failed" if error is not None else "done" if summary is not None else "waiting"
+        """Ends the run, as `end_run`."""
         with session_scope(self._database) as session:
-            session.execute(
-                update(EvalRun)
-                .where(EvalRun.id == self.id)
-                .values(
-                    state=state,
-                    error=error,
-                    summary=summary,
-                    ended_at=func.now() if ended else None,
-                )
-            )
+            end_run(session, self.id, error=error, summary=summary)
+
+
+def end_run(
+    session: Session, run: UUID, *, error: str | None = None, summary: dict[str, Any] | None = None
+) -> None:
+    """Ends a run: failed with an error, done with a summary, waiting with neither."""
+    ended = error is not None or summary is not None
+    state = "failed" if error is not None else "done" if summary is not None else "waiting"
+    session.execute(
+        update(EvalRun)
+        .where(EvalRun.id == run)
+        .values(state=state, error=error, summary=summary, ended_at=func.now() if ended else None)
+    )

@@ -35,7 +35,7 @@ from evaluator.watching import Look, Watch, floored, look
 from ratchet.db.engine import session_scope
 from ratchet.db.models.evaluation import SelectionRow
 from ratchet.db.roles import Role
-from ratchet.errors import ConfigError, StampMismatch
+from ratchet.errors import ConfigError, StampMismatch, UsageError
 from ratchet.home import Home
 from ratchet.prompts import hash_of_text
 from ratchet.secrets_store import save_role_urls
@@ -356,6 +356,20 @@ def test_select_and_report_as_commands(ground: Ground) -> None:
     wrong = ratchet("select", "--round", "nonsense", "--json")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("ratchet: 'nonsense' is no round id")
+
+
+def test_a_run_that_can_measure_nothing_is_refused_before_anything_is_asked(ground: Ground) -> None:
+    with scripted_judge(Script()) as url:
+        both = replace(ground.plan(HELPFUL, judge=ground.judge(url, calibrate=False)), raters=1)
+    for plan, words in (
+        (ground.plan(HELPFUL), "every one of these suites needs verdicts"),
+        (both, "from a judge or from raters"),
+        (replace(ground.plan(SUMS), policies=()), "no candidate"),
+        (ground.plan(SUMS, SUMS), "each suite once"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            evaluate(plan, ground.parts)
+    assert ground.policies.requests == []
 
 
 def test_an_engine_is_let_go_after_the_run(ground: Ground) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import BigInteger, DateTime, ForeignKey, Identity
+from sqlalchemy import BigInteger, DateTime, ForeignKey, ForeignKeyConstraint, Identity
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -20,6 +20,18 @@ SCHEMA = "evaluation"
 
 def _run() -> Any:
     return mapped_column(ForeignKey(f"{SCHEMA}.eval_run.id"), primary_key=True)
+
+
+def _policy() -> Any:
+    return mapped_column(ForeignKey("registry.policy.ref"), primary_key=True)
+
+
+def _of_item() -> tuple[Any, ...]:
+    names = ("run_id", "suite", "item")
+    return (
+        ForeignKeyConstraint(names, [f"{SCHEMA}.item.{name}" for name in names]),
+        {"schema": SCHEMA},
+    )
 
 
 class Judge(Base):
@@ -106,10 +118,10 @@ class AnswerRow(Base):
     """A policy's answer to an item, with the fingerprint of the engine that gave it."""
 
     __tablename__ = "answer"
-    __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
+    __table_args__ = _of_item()
 
-    run_id: Mapped[UUID] = _run()
-    policy: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[UUID] = mapped_column(primary_key=True)
+    policy: Mapped[str] = _policy()
     suite: Mapped[str] = mapped_column(primary_key=True)
     item: Mapped[str] = mapped_column(primary_key=True)
     text: Mapped[str]
@@ -127,7 +139,7 @@ class OutcomeRow(Base):
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
 
     run_id: Mapped[UUID] = _run()
-    policy: Mapped[str] = mapped_column(primary_key=True)
+    policy: Mapped[str] = _policy()
     metric: Mapped[str] = mapped_column(primary_key=True)
     item: Mapped[str] = mapped_column(primary_key=True)
     suite: Mapped[str]
@@ -144,11 +156,11 @@ class VerdictRow(Base):
     """
 
     __tablename__ = "verdict"
-    __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
+    __table_args__ = _of_item()
 
-    run_id: Mapped[UUID] = _run()
-    candidate: Mapped[str] = mapped_column(primary_key=True)
-    other: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[UUID] = mapped_column(primary_key=True)
+    candidate: Mapped[str] = _policy()
+    other: Mapped[str] = _policy()
     suite: Mapped[str] = mapped_column(primary_key=True)
     item: Mapped[str] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(primary_key=True)
