@@ -115,6 +115,9 @@ def paired_difference(
 ) -> Interval:
     """Mean of `first - second` on the same prompts, scores within 0 and 1, clustered as `clustered_mean`.
 
+    Where no prompt differs the bootstrap sees no variance. The mean is then at most the share of prompts that
+    would differ, of which none was seen: Wilson's upper end for none among the prompts, on either side.
+
     Raises:
         NothingCompared: There is no pair.
         ValueError: The lengths differ.
@@ -123,6 +126,9 @@ def paired_difference(
         raise ValueError("a paired difference needs as many scores on either side as clusters")
     if len(first) == 0:
         raise NothingCompared("no prompt was scored for both policies")
+    if not (first - second).any():
+        most = wilson(0, len(set(clusters)), level).high
+        return Interval(0.0, None if most is None else -most, most)
     share = clustered_mean((first - second + 1) / 2, clusters, seed, replicates, level)
     return Interval(
         *(None if end is None else 2 * end - 1 for end in (share.estimate, share.low, share.high))

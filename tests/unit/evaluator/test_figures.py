@@ -50,7 +50,7 @@ def test_the_same_answers_gain_nothing_within_an_interval() -> None:
 def test_candidates_carry_primary_changes_and_floors(tmp_path: Path) -> None:
     first = suite(tmp_path, "first", "in_distribution")
     kept = suite(
-        tmp_path, "kept", "regression", more='floor = 0.5\nmargin = 0.4\nscorer = "math"\n'
+        tmp_path, "kept", "regression", more='floor = 0.5\nmargin = 0.2\nscorer = "math"\n'
         'items = [{ prompt = "1?", expected = "1" }]\n',
     )  # fmt: skip
     measured = {

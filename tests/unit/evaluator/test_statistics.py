@@ -89,9 +89,10 @@ def test_order_and_repetition_of_the_call_change_nothing():
 def test_paired_difference_of_equal_scores_is_zero():
     scores = np.array([1.0, 0.0, 1.0])
     result = paired_difference(scores, scores, ["a", "b", "c"])
-    assert result.estimate == 0
-    assert result.low is not None
-    assert result.low < 0
+    most = 1.959964**2 / (3 + 1.959964**2)
+    assert result == Interval(0.0, pytest.approx(-most, abs=1e-6), pytest.approx(most, abs=1e-6))
+    many = paired_difference(np.ones(200), np.ones(200), [str(place) for place in range(200)])
+    assert many.high == pytest.approx(0.018846, abs=1e-5)
 
 
 def lengthed(count: int, seed: int, advantage: float, bias: float) -> list[LengthedVerdict]:
