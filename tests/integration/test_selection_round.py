@@ -274,6 +274,31 @@ def test_a_calibrated_judge_ranks_by_verdicts_in_both_orders(ground: Ground) -> 
     assert {result for (result,) in disagreeing} == {"tie"}
 
 
+def test_a_reference_that_is_not_in_production_is_compared_too_and_all_are_ranked(
+    ground: Ground, engine_of: Callable[[Role], Engine]
+) -> None:
+    with scripted_judge(Script()) as url:
+        judge = ground.judge(url)
+        plan = replace(
+            ground.plan(HELPFUL, judge=judge), reference=candidate(1), policies=(candidate(2), candidate(3))
+        )
+        row = ground.select(plan)
+    best = next(one for one in row.record["candidates"] if one["policy"] == candidate(2))
+    rates = {one["against"]: one["win_rate"]["estimate"] for one in best["judged"]}
+    good = {ref: {text for text in QUESTIONS if "GOOD" in SAYS[ref](text)} for ref in SAYS}
+    expected = {
+        other: 0.5 + (len(good[candidate(2)]) - len(good[other])) / 80 for other in (PRODUCTION, candidate(1))
+    }
+    assert rates == pytest.approx(expected)
+    (group,) = row.record["ranking"]["helpful"]["groups"]
+    assert group["separable"]
+    won = {one["policy"]: one["won"] / one["matches"] for one in group["strengths"]}
+    assert won[PRODUCTION] < won[candidate(1)] < won[candidate(2)] < won[candidate(3)]
+    with session_scope(engine_of(Role.REPORT)) as session:
+        points = gather(session, str(row.id))["proxy"]["points"]
+    assert points[0]["judged"]["estimate"] == pytest.approx(expected[candidate(1)] - 0.5)
+
+
 def test_a_judge_is_refused_that_shares_anything_or_was_not_shown_good(ground: Ground) -> None:
     taste = put_reward_model(ground.database.owner_url, PRODUCTION, "s", labelling=["raters:agency"])
 
