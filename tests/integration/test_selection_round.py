@@ -291,9 +291,9 @@ def test_a_reference_that_is_not_in_production_is_compared_too_and_all_are_ranke
     }
     assert rates == pytest.approx(expected)
     (group,) = row.record["ranking"]["helpful"]["groups"]
-    assert group["separable"]
-    won = {one["policy"]: one["won"] / one["matches"] for one in group["strengths"]}
-    assert won[PRODUCTION] < won[candidate(1)] < won[candidate(2)] < won[candidate(3)]
+    assert not group["separable"]
+    strength = {one["policy"]: one["strength"]["estimate"] for one in group["strengths"]}
+    assert strength[PRODUCTION] < strength[candidate(1)] < strength[candidate(2)] < strength[candidate(3)]
     with session_scope(engine_of(Role.REPORT)) as session:
         points = gather(session, str(row.id))["proxy"]["points"]
     assert points[0]["judged"]["estimate"] == pytest.approx(expected[candidate(1)] - 0.5)
