@@ -45,7 +45,8 @@ def whole(plan: ReleasePlan, releases: int, worse: float) -> None:
     print("|-|-|-|-|-|-|")
     shares = (told.aborted, told.promoted, told.naive_aborted, told.naive_promoted)
     cells = " | ".join(f"{share:.1%}" for share in shares)
-    print(f"| {worse:g} | {cells} | {told.users_for(POWER):,.0f} |")
+    needed = told.users_for(POWER)
+    print(f"| {worse:g} | {cells} | {f'{needed:,.0f}' if np.isfinite(needed) else 'not reached'} |")
 
 
 def alike(plan: ReleasePlan, releases: int) -> None:
