@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.releases.betting import shown
 from gateway.releases.confidence import excess, planned_bets
-from gateway.releases.plan import ReleasePlan, load_release_plan
+from gateway.releases.plan import ReleasePlan, Stage, load_release_plan
 from gateway.releases.simulate import World, metric_times, simulate
 
 PLAN = Path(__file__).parents[2] / "deploy" / "releases" / "default.toml"
@@ -28,7 +28,7 @@ WORLDS = {
 EFFECTS = (("thumbs", 0.02), ("thumbs", 0.10), ("length", 0.20), ("errors", 0.01))
 POWER = 0.8
 LAST_USERS = 6_000
-MOST = 64_000
+FEWEST, MOST = 1_000, 64_000
 SEED = 20
 MARGIN = 0.05
 
@@ -83,27 +83,28 @@ def users(plan: ReleasePlan, releases: int) -> None:
     print("| harm | " + " | ".join(stage.name for stage in canaries) + " |")
     print("|-|" + "-|" * len(canaries))
     for name, worse in EFFECTS:
-        needed: list[str] = []
-        for stage in canaries:
-            everywhere = plan.model_copy(
-                update={
-                    "metrics": {
-                        other: metric.model_copy(update={"stages": ()})
-                        for other, metric in plan.metrics.items()
-                    }
-                }
-            )
-            most, found = 500, np.inf
-            while not np.isfinite(found) and most <= MOST:
-                rng = np.random.default_rng(SEED)
-                times = [
-                    metric_times(everywhere, stage, name, WORLDS[name], worse, most, 4, 100, rng).harm
-                    for _ in range(releases // 4)
-                ]
-                found = float(np.quantile(np.concatenate(times), POWER, method="inverted_cdf"))
-                most *= 4
-            needed.append(f"{found:,.0f}" if np.isfinite(found) else f"over {MOST:,}")
-        print(f"| {name} worse by {worse:g} | " + " | ".join(needed) + " |", flush=True)
+        needed = [users_needed(plan, stage, name, worse, releases) for stage in canaries]
+        cells = [f"{number:,.0f}" if np.isfinite(number) else f"over {MOST:,}" for number in needed]
+        print(f"| {name} worse by {worse:g} | " + " | ".join(cells) + " |", flush=True)
+
+
+def users_needed(plan: ReleasePlan, stage: Stage, name: str, worse: float, releases: int) -> float:
+    """Measured users of the canary until 80% of the candidates were aborted; infinity above `MOST`.
+
+    Every metric is taken to be looked at in every stage.
+    """
+    metrics = {other: metric.model_copy(update={"stages": ()}) for other, metric in plan.metrics.items()}
+    everywhere = plan.model_copy(update={"metrics": metrics})
+    most, found = FEWEST, np.inf
+    while not np.isfinite(found) and most <= MOST:
+        rng = np.random.default_rng(SEED)
+        times = [
+            metric_times(everywhere, stage, name, WORLDS[name], worse, most, 4, 100, rng).harm
+            for _ in range(releases // 4)
+        ]
+        found = float(np.quantile(np.concatenate(times), POWER, method="inverted_cdf"))
+        most *= 4
+    return found
 
 
 def returning(plan: ReleasePlan, releases: int) -> None:
