@@ -1,6 +1,6 @@
 """However a step is divided, every example is in it once and every rank has as many micro-batches."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.batches import build, divide
@@ -12,6 +12,7 @@ example = st.tuples(tokens, tokens, tokens).map(lambda parts: Example(parts[0], 
 examples_of_a_step = st.lists(example, min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(examples_of_a_step, st.sampled_from(Packing), st.integers(18, 60), st.integers(1, 4))
 def test_every_example_is_computed_once(
     examples: list[Example], packing: Packing, capacity: int, ranks: int
@@ -23,6 +24,7 @@ def test_every_example_is_computed_once(
     assert sorted(places) == list(range(len(examples)))
 
 
+@settings(deadline=None)
 @given(examples_of_a_step, st.sampled_from(Packing))
 def test_a_micro_batch_holds_what_it_may(examples: list[Example], packing: Packing) -> None:
     for row in divide(examples, packing, 40)[0]:

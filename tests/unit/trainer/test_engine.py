@@ -91,7 +91,7 @@ def test_every_stage_is_plain_adamw(
     found = dict(engine.weights())
     assert found.keys() == weights.keys()
     for name, value in found.items():
-        torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(value, weights[name], rtol=1e-4, atol=2e-5, msg=name)
 
 
 @pytest.mark.parametrize("stage", [1, 3])

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainer.config import OptimConfig
@@ -26,6 +26,7 @@ def test_a_cosine_schedule_by_hand() -> None:
     assert rates == pytest.approx([1.0, 0.8535533905932737, 0.5, 0.14644660940672627])
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(["constant", "linear", "cosine"]),
     st.floats(0, 1),
