@@ -243,6 +243,8 @@ def _of_holdback(
 ) -> Decision:
     days = 0.0 if plan.holdback is None else plan.holdback.days
     waits = [*_ratio_waits(ratio, needed=True), *_exposure_waits(exposure, users=0, hours=24 * days)]
+    if all(finding.verdict is Verdict.DEAD for finding in findings):
+        waits.append("no metric is measured")
     if waits:
         return Decision(Action.HOLD, "; ".join(waits), findings)
     return Decision(Action.DONE, f"no harm within {days:g} days after promotion", findings)

@@ -151,5 +151,7 @@ def test_an_upper_end_that_nothing_bounds_is_undecided() -> None:
 
 def test_holdback_ends_after_its_days_without_harm() -> None:
     assert look(HOLDBACK, exposure=Exposure(500, 47.9)).action is Action.HOLD
+    told = look(HOLDBACK, errors=None, thumbs=None, exposure=Exposure(500, 48))
+    assert (told.action, told.reason) == (Action.HOLD, "no metric is measured")
     told = look(HOLDBACK, exposure=Exposure(500, 48))
     assert (told.action, told.reason) == (Action.DONE, "no harm within 2 days after promotion")
