@@ -15,8 +15,9 @@ fp32) and the stages of ZeRO (Rajbhandari et al. 2020, section 5):
 - bucket: gradients put together to be shared among processes, 500 million weights at most (DeepSpeed's
   `reduce_bucket_size`); stage 0 puts them together when the backward pass is over, the others on the way, in
   a buffer that a GPU gives whole.
-- allocator: on a CPU glibc keeps what was freed, in one arena for the thread of the forward pass and in
-  another for that of the backward pass, which together hold activations and logits about twice.
+- allocator: on a CPU glibc keeps what was freed in pieces below 32 MiB (`mallopt`, M_MMAP_THRESHOLD), in one
+  arena for the thread of the forward pass and in another for that of the backward pass, which together hold
+  such activations about twice. This part is a rule from measurements, not an identity.
 
 The peak is the largest of three moments: a backward pass that begins while gradients of earlier micro-batches
 are there (`step`), its end (`update`), and a measurement of KL or a rollout, in which answers are sampled and
@@ -41,6 +42,8 @@ from trainer.plan.shape import Shape
 MIB = 1 << 20
 RUNTIME = {"cpu": 600 * MIB, "cuda": 600 * MIB}
 """A process before it holds a weight: interpreter and libraries on a CPU, context and kernels on a GPU."""
+HEAP_PIECE = 32 * MIB
+"""Larger pieces go back to the system as soon as they are free."""
 
 
 BUCKET = 500_000_000
@@ -96,8 +99,10 @@ def memory_plan(setup: Setup, load: Load) -> MemoryPlan:
     kept = _kept(setup, load)
     parts += kept
     if setup.device == "cpu":
-        twice = sum(part.bytes for part in kept if part.name in ("activations", "logits"))
-        parts.append(Part("kept by the allocator", twice, (Phase.STEP,), "activations and logits once more"))
+        twice = _kept_by_heap(setup, load, {part.name: part.bytes for part in kept})
+        parts.append(
+            Part("kept by the allocator", twice, (Phase.STEP,), "what is in pieces below 32 MiB, once more")
+        )
     if setup.sampling is not None:
         parts += _sampled(setup, setup.sampling)
     merged = [part for part in parts if part.bytes]
@@ -203,6 +208,17 @@ def _kept(setup: Setup, load: Load) -> list[Part]:
             )
         )
     return parts
+
+
+def _kept_by_heap(setup: Setup, load: Load, kept: dict[str, int]) -> int:
+    """Bytes of activations and logits in pieces that the heap keeps: the feed-forward's are the widest."""
+    shape, w = setup.shape, setup.weight_bytes
+    blocks = 1 if setup.checkpointing else shape.layers
+    widest = w * shape.intermediate * load.tokens
+    feed_forward, logits = 4 * blocks * widest, kept.get("logits", 0)
+    rest = kept["activations"] - feed_forward
+    pieces = ((widest, feed_forward), (4 * shape.hidden * load.tokens, rest), (logits, logits))
+    return sum(whole for piece, whole in pieces if piece < HEAP_PIECE)
 
 
 def _kept_by_layer(setup: Setup, load: Load) -> int:
