@@ -202,8 +202,7 @@ def test_why_it_ended_names_signal_and_last_error(start: Callable[..., Child]) -
             "Value error, Unknown quantization method: gguf. [type=value_error]",
         ),
         (
-            "WARNING 11-30 20:07:01 [utils.py:9] This can cause `OSError: [Errno 24] Too many`\n"
-            "ready\n",
+            "WARNING 11-30 20:07:01 [utils.py:9] This can cause `OSError: [Errno 24] Too many`\nready\n",
             "ready",
         ),
         (
