@@ -17,7 +17,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Llama made on the spot."""
     folder = tmp_path_factory.mktemp("models") / "tiny"
@@ -25,14 +25,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tiny_stack(tmp_path_factory: pytest.TempPathFactory, tiny_folder: Path) -> Iterator[RunningStack]:
     """A stack that serves the small Llama."""
     with running_stack(tmp_path_factory.mktemp("home"), free_port(), str(tiny_folder)) as stack:
         yield stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def smollm2_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that serves SmolLM2-135M-Instruct, fetched as a user would."""
     with running_stack(tmp_path_factory.mktemp("home"), free_port(), "smollm2") as stack:
