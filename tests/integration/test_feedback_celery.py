@@ -127,7 +127,7 @@ def locked(database: Database, table: str) -> Iterator[psycopg.Connection[Any]]:
 def wait_until_blocked(watcher: psycopg.Connection[Any], running: Logged) -> None:
     """Returns when a worker's transaction waits for the table that the test holds."""
     running.wait_for("received")
-    for _ in range(600):
+    for _ in range(1800):
         blocked = watcher.execute(
             "SELECT pg_sleep(0.05), count(*) FROM pg_stat_activity"
             " WHERE application_name = 'worker-under-test' AND wait_event_type = 'Lock'"
