@@ -141,6 +141,7 @@ async def measure(
                         [1 / r.tokens_per_s for r in ours], [1 / r.tokens_per_s for r in theirs]
                     ),
                 }
+                progress.console.print(table({str(streams): results[str(streams)]}), soft_wrap=True)
     return results
 
 
