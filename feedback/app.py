@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
-from sqlalchemy import Engine, text
 
 from feedback.desk import Desk
 from feedback.errors import LeaseLost, NothingToUndo, QuotaReached, RatingError, UnknownRater
 from feedback.settings import FeedbackSettings
 from feedback.web import api, pages
 from feedback.web.pages import FOLDER, Pages
-from ratchet.db.engine import open_engine, session_scope
+from ratchet import look
+from ratchet.db.engine import open_engine
 from ratchet.errors import DatabaseUnavailable
 from ratchet.logs import configure as configure_logs
 from ratchet.settings import load
 from ratchet.telemetry import PROMETHEUS_CONTENT_TYPE, Telemetry
 from ratchet.telemetry import configure as configure_telemetry
-from ratchet.vitals import observe_vitals
+from ratchet.vitals import observe_vitals, trouble
 
 SERVICE = "feedback"
 POOL_SIZE = 10
@@ -63,19 +63,11 @@ def create_app() -> FastAPI:
     app.state.pages = Pages(settings)
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.mount("/look", StaticFiles(directory=look.FOLDER), name="look")
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     _add_refusals(app, app.state.pages)
-    _add_signs_of_life(app, telemetry, lambda: _trouble(engine))
+    _add_signs_of_life(app, telemetry, lambda: trouble(engine))
     return app
-
-
-def _trouble(engine: Engine) -> str | None:
-    try:
-        with session_scope(engine) as session:
-            session.execute(text("SELECT 1"))
-    except DatabaseUnavailable as error:
-        return str(error)
-    return None
 
 
 def _add_refusals(app: FastAPI, render: Pages) -> None:

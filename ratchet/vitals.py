@@ -1,8 +1,8 @@
-"""Alarms and signs of life as metrics, read from the rows at each scrape."""
+"""Is everything alive: alarms and signs of life as metrics, and whether the rows can be had."""
 
 from collections.abc import Iterable
 
-from sqlalchemy import Engine, Executable, func, select
+from sqlalchemy import Engine, Executable, func, select, text
 
 from ratchet.db.engine import session_scope
 from ratchet.db.models.operations import Alarm, Heartbeat
@@ -43,3 +43,13 @@ def observe_vitals(telemetry: Telemetry, engine: Engine) -> None:
 
     telemetry.observe(MetricName.ALARMS, alarms)
     telemetry.observe(MetricName.HEARTBEAT_AGE, ages)
+
+
+def trouble(engine: Engine) -> str | None:
+    """Why the database cannot be asked; None when it can."""
+    try:
+        with session_scope(engine) as session:
+            session.execute(text("SELECT 1"))
+    except DatabaseUnavailable as error:
+        return str(error)
+    return None

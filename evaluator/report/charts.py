@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from evaluator.overoptimisation import Fit
+from ratchet.look import Scale
 
 WIDTH, HEIGHT = 640, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 40
@@ -58,8 +59,8 @@ def frontier(
     ]  # fmt: skip
     ends = [end for dot in known for end in dot.value.values() if end is not None]
     low, high = _room([*ends, *(value for _, value in curve), *([level] if level is not None else [])])
-    x = _Scale(0.0, most * 1.08, LEFT, WIDTH - RIGHT)
-    y = _Scale(low, high, HEIGHT - BOTTOM, TOP)
+    x = Scale(0.0, most * 1.08, LEFT, WIDTH - RIGHT)
+    y = Scale(low, high, HEIGHT - BOTTOM, TOP)
     parts = [_open(title, HEIGHT)]
     for step in range(TICKS + 1):
         value = low + (high - low) * step / TICKS
@@ -100,7 +101,7 @@ def bars(rows: Sequence[tuple[str, Mapping[str, float | None], str]], *, title: 
         middle: Where the line stands, such as one half.
     """
     height = ROW * len(rows) + BOTTOM - 14
-    x = _Scale(0.0, 1.0, 190, WIDTH - 90)
+    x = Scale(0.0, 1.0, 190, WIDTH - 90)
     parts = [_open(title, height)]
     for step in range(5):
         parts.append(
@@ -134,7 +135,7 @@ def spreads(rows: Sequence[tuple[str, Sequence[float], str]], *, title: str) -> 
     """
     most = max((quantiles[-1] for _, quantiles, _ in rows), default=0.0) or 1.0
     height = ROW * len(rows) + BOTTOM - 14
-    x = _Scale(0.0, most * 1.05, 190, WIDTH - RIGHT)
+    x = Scale(0.0, most * 1.05, 190, WIDTH - RIGHT)
     parts = [_open(title, height)]
     for step in range(TICKS + 1):
         value = most * step / TICKS
@@ -158,7 +159,7 @@ def fit_of(values: Mapping[str, Any] | None) -> Fit | None:
     return None if values is None else Fit(values["a"], values["b"], values["residual"])
 
 
-def _dot(dot: Dot, x: "_Scale", y: "_Scale") -> str:
+def _dot(dot: Dot, x: "Scale", y: "Scale") -> str:
     estimate, low, high = dot.value["estimate"], dot.value["low"], dot.value["high"]
     assert estimate is not None  # noqa: S101
     whiskers = ""
@@ -175,17 +176,6 @@ def _dot(dot: Dot, x: "_Scale", y: "_Scale") -> str:
 
 def _open(title: str, height: float) -> str:
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img"><title>{escape(title)}</title>'
-
-
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) * (self.end - self.start) / ((self.high - self.low) or 1.0)
 
 
 def _room(values: Sequence[float]) -> tuple[float, float]:

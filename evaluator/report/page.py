@@ -7,6 +7,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from evaluator.report.charts import Dot, bars, fit_of, frontier, spreads
+from ratchet.look import css
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -25,7 +26,7 @@ def render(found: Mapping[str, Any]) -> str:
     environment.filters.update(interval=interval_words, share=share, moment=moment)
     record = found["record"]
     return environment.get_template("selection.html").render(
-        found=found, record=record, charts=_charts(found), refusals=_refusals(record),
+        css=css(), found=found, record=record, charts=_charts(found), refusals=_refusals(record),
         tasks=_tasks(record), fits=_fits(found["proxy"]),
     )  # fmt: skip
 

@@ -6,6 +6,8 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
+from ratchet.look import Scale
+
 WIDTH, HEIGHT = 560, 200
 LEFT, RIGHT, TOP, BOTTOM = 58, 550, 12, 176
 LABELS = 88
@@ -36,7 +38,7 @@ def sequence(points: Sequence[Mapping[str, Any]], bounds: Sequence[Bound], title
     near = [bound.value for bound in bounds]
     low, high = _room([*_trimmed(known, near), *near, 0.0])
     times = [point["at"].timestamp() for point in known]
-    x, y = _Scale(min(times), max(times), LEFT, RIGHT), _Scale(low, high, BOTTOM, TOP)
+    x, y = Scale(min(times), max(times), LEFT, RIGHT), Scale(low, high, BOTTOM, TOP)
 
     def path(name: str, unknown: float) -> list[str]:
         values = [unknown if point[name] is None else point[name] for point in known]
@@ -68,7 +70,7 @@ def distribution(arms: Sequence[tuple[str, Sequence[float]]], unit: str, title: 
     if not arms:
         return EMPTY
     most = max(quantiles[-1] for _, quantiles in arms) or 1.0
-    x = _Scale(0.0, most * 1.05, LABELS, RIGHT)
+    x = Scale(0.0, most * 1.05, LABELS, RIGHT)
     height = ROW * len(arms) + 24
     steps = [most * step / TICKS for step in range(TICKS + 1)]
     drawn = [_words("tick", x(value), height - 6, _short(value), "middle") for value in steps]
@@ -88,19 +90,6 @@ def distribution(arms: Sequence[tuple[str, Sequence[float]]], unit: str, title: 
     return _svg(title, height, drawn)
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """Where a value between `low` and `high` lies between `start` and `end`."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        return self.start + (value - self.low) * (self.end - self.start) / ((self.high - self.low) or 1.0)
-
-
 def _svg(title: str, height: float, drawn: Sequence[str]) -> str:
     head = f'<svg class="chart" viewBox="0 0 {WIDTH} {height:g}" role="img">'
     return f"{head}<title>{escape(title)}</title>{''.join(drawn)}</svg>"
@@ -114,13 +103,13 @@ def _words(kind: str, x: float, y: float, words: str, anchor: str) -> str:
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
-def _grid(low: float, high: float, y: _Scale) -> list[str]:
+def _grid(low: float, high: float, y: Scale) -> list[str]:
     values = [low + (high - low) * step / TICKS for step in range(TICKS + 1)]
     lines = [_line("grid", LEFT, y(value), RIGHT, y(value)) for value in values]
     return lines + [_words("tick", LEFT - 6, y(value) + 4, f"{value:+.1%}", "end") for value in values]
 
 
-def _stages(points: Sequence[Mapping[str, Any]], times: Sequence[float], x: _Scale) -> list[str]:
+def _stages(points: Sequence[Mapping[str, Any]], times: Sequence[float], x: Scale) -> list[str]:
     """Where each stage begins, and the time of the first and the last look."""
     drawn: list[str] = []
     before = None

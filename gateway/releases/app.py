@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.dashboard import pages
@@ -23,6 +23,7 @@ from gateway.releases.sessions import NotAnOperator
 from gateway.releases.settings import ReleaseSettings
 from gateway.releases.walker import Walker
 from gateway.releases.webhook import Webhook
+from ratchet import look
 from ratchet.alarms import raise_alarm
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.db.models.serving import ApiKey
@@ -35,6 +36,7 @@ from ratchet.logs import get_logger
 from ratchet.settings import load
 from ratchet.telemetry import PROMETHEUS_CONTENT_TYPE
 from ratchet.telemetry import configure as configure_telemetry
+from ratchet.vitals import trouble
 
 SERVICE = "releases"
 POOL_SIZE = 5
@@ -89,6 +91,7 @@ def create_app() -> FastAPI:
     app.state.templates = Templates()
     app.include_router(routes.router)
     app.include_router(pages.router)
+    app.mount("/look", StaticFiles(directory=look.FOLDER), name="look")
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     _add_refusals(app)
 
@@ -98,7 +101,7 @@ def create_app() -> FastAPI:
 
     @app.get("/readyz")
     def readyz() -> Response:  # pyright: ignore[reportUnusedFunction]
-        reason = _trouble(engine)
+        reason = trouble(engine)
         return JSONResponse({"ready": reason is None, "reason": reason}, 200 if reason is None else 503)
 
     @app.get("/metrics")
@@ -162,15 +165,6 @@ def _beat(engine: Engine, instance: str) -> None:
 def _raise(engine: Engine, url: str, reason: str) -> None:
     with session_scope(engine) as session:
         raise_alarm(session, RELEASE_WEBHOOK, url, {"reason": reason})
-
-
-def _trouble(engine: Engine) -> str | None:
-    try:
-        with session_scope(engine) as session:
-            session.execute(text("SELECT 1"))
-    except DatabaseUnavailable as error:
-        return str(error)
-    return None
 
 
 def _add_refusals(app: FastAPI) -> None:

@@ -1,5 +1,6 @@
 """`ratchet train`: a round here and now, and the plan before it."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,55 +52,42 @@ SweepSteps = Annotated[int, typer.Option(min=1, help="Optimiser steps of each sh
 Reason = Annotated[str, typer.Option(help="Why, for those who read it later.")]
 
 
-@app.command()
-def sft(
-    config: ConfigOption,
-    overrides: SetOption = None,
-    policy: PolicyOption = None,
-    snapshot: SnapshotOption = None,
-    dry_run: DryRun = False,
-    sweep: SweepOption = None,
-    sweep_steps: SweepSteps = 20,
-    reason: Reason = "ratchet train",
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Supervised fine-tuning on demonstrations."""
-    _train("sft", config, overrides, policy, snapshot, dry_run, sweep, sweep_steps, reason, data_dir, as_json)
+def _command(method: str) -> Callable[..., None]:
+    def train(
+        config: ConfigOption,
+        overrides: SetOption = None,
+        policy: PolicyOption = None,
+        snapshot: SnapshotOption = None,
+        dry_run: DryRun = False,
+        sweep: SweepOption = None,
+        sweep_steps: SweepSteps = 20,
+        reason: Reason = "ratchet train",
+        data_dir: DataDir = None,
+        as_json: AsJson = False,
+    ) -> None:
+        _train(
+            method,
+            config,
+            overrides,
+            policy,
+            snapshot,
+            dry_run,
+            sweep,
+            sweep_steps,
+            reason,
+            data_dir,
+            as_json,
+        )
+
+    return train
 
 
-@app.command()
-def rm(
-    config: ConfigOption,
-    overrides: SetOption = None,
-    policy: PolicyOption = None,
-    snapshot: SnapshotOption = None,
-    dry_run: DryRun = False,
-    sweep: SweepOption = None,
-    sweep_steps: SweepSteps = 20,
-    reason: Reason = "ratchet train",
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """A reward model on preference pairs."""
-    _train("rm", config, overrides, policy, snapshot, dry_run, sweep, sweep_steps, reason, data_dir, as_json)
-
-
-@app.command()
-def dpo(
-    config: ConfigOption,
-    overrides: SetOption = None,
-    policy: PolicyOption = None,
-    snapshot: SnapshotOption = None,
-    dry_run: DryRun = False,
-    sweep: SweepOption = None,
-    sweep_steps: SweepSteps = 20,
-    reason: Reason = "ratchet train",
-    data_dir: DataDir = None,
-    as_json: AsJson = False,
-) -> None:
-    """Direct preference optimisation on preference pairs."""
-    _train("dpo", config, overrides, policy, snapshot, dry_run, sweep, sweep_steps, reason, data_dir, as_json)
+for _method, _help in {
+    "sft": "Supervised fine-tuning on demonstrations.",
+    "rm": "A reward model on preference pairs.",
+    "dpo": "Direct preference optimisation on preference pairs.",
+}.items():
+    app.command(_method, help=_help)(_command(_method))
 
 
 def _train(
