@@ -16,7 +16,7 @@ from trainer.data.examples import Example, Examples
 from trainer.data.order import examples_of_step
 from trainer.engine import Engine
 from trainer.errors import RoundFailed
-from trainer.losses.reduce import weighted_sum
+from trainer.losses.reduce import weighted_mean, weighted_sum
 from trainer.reference import Rows
 from trainer.scoring import score
 
@@ -142,11 +142,11 @@ class Learner:
         )
         lengths = torch.tensor([len(answer) for example in examples for answer in example.answers])
         shares = torch.tensor(self.algorithm.shares(list(examples)), dtype=torch.float64)
-        measured = {
-            "loss": self.algorithm.losses(flat, known, lengths),
-            **self.algorithm.measures(flat, known, lengths),
+        measures = self.algorithm.measures(flat, known, lengths)
+        return {
+            "loss": float(weighted_sum(self.algorithm.losses(flat, known, lengths), shares)),
+            **{name: float(weighted_mean(value, shares)) for name, value in measures.items()},
         }
-        return {name: float((value * shares).sum()) for name, value in measured.items()}
 
     def _forward(
         self, examples: list[Example], reference: list[tuple[float, ...]] | None

@@ -17,6 +17,15 @@ def weighted_sum(values: Float[Tensor, " n"], weights: Float[Tensor, " n"]) -> F
     return (weights * values).sum()
 
 
+def weighted_mean(values: Float[Tensor, " n"], weights: Float[Tensor, " n"]) -> Float[Tensor, ""]:
+    """The mean of values under weights of which none is negative and one is above zero.
+
+    Values from 0 to 1 have a mean from 0 to 1, to the last bit, though weights that are shares may add up to
+    a little more than 1: both sums are taken in the same order, and rounding keeps an order.
+    """
+    return (weights * values).sum() / weights.sum()
+
+
 def example_shares(weights: Sequence[float]) -> list[float]:
     """Each example's share of its step: `w_i / sum w`, for losses with one value per example.
 

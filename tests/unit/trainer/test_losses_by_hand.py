@@ -2,8 +2,11 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from trainer.losses.beta import BetaWarning, check_beta
 from trainer.losses.dpo import (
@@ -16,7 +19,7 @@ from trainer.losses.dpo import (
     sigmoid,
 )
 from trainer.losses.kto import kto, reference_point
-from trainer.losses.reduce import example_shares, token_shares, weighted_sum
+from trainer.losses.reduce import example_shares, token_shares, weighted_mean, weighted_sum
 from trainer.losses.reward_model import bradley_terry, centring
 from trainer.losses.sft import negative_log_likelihood
 from trainer.losses.simpo import simpo
@@ -180,6 +183,21 @@ def test_shares() -> None:
     assert example_shares([1.0, 3.0]) == [0.25, 0.75]
     assert token_shares([1.0, 3.0], [2, 1]) == [0.2, 0.6]
     assert weighted_sum(vector(8.0, 4.0), vector(0.25, 0.75)).item() == 5.0
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.floats(0.01, 5.0)), min_size=1, max_size=64))
+@example([(1.0, 1.0)] * 13)
+@example([(1.0, 1.0)] * 26)
+@example([(1.0, 1.0)] * 29)
+def test_the_mean_of_an_accuracy_is_a_share_to_the_last_bit(pairs: list[tuple[float, float]]) -> None:
+    """All right is exactly 1, though 13 shares of 1/13 add up to more; else numpy's average."""
+    values = [value for value, _ in pairs]
+    shares = example_shares([weight for _, weight in pairs])
+    mean = weighted_mean(vector(*values), vector(*shares)).item()
+    assert 0.0 <= mean <= 1.0
+    assert mean == pytest.approx(np.average(values, weights=shares), abs=1e-12)
+    if set(values) == {1.0}:
+        assert mean == 1.0
 
 
 def test_shares_of_nothing_are_refused() -> None:
