@@ -5,7 +5,8 @@ covered by an empty folder in memory, `show` is put back to be read, `keep` is p
 Everything else of the machine can be read, where the user may, and nothing of it can be written. In a user
 namespace of its own the command can look into no process outside, not even of the same user: neither its
 memory nor its environment nor its open files. It keeps no privilege; a namespace it makes itself cannot lift
-what covers the hidden folders.
+what covers the hidden folders. Nor does it keep a folder from before: its working folder is entered anew
+(`/` where that is covered), and open folders that it inherits are closed.
 """
 
 import ctypes
@@ -32,8 +33,10 @@ def main() -> None:
     """Confines this process and becomes the command."""
     order, command = json.loads(sys.argv[1]), sys.argv[2:]
     try:
+        place = Path.cwd()
         enter_namespaces()
         cover(*([Path(path) for path in order[kind]] for kind in ("hide", "show", "keep")))
+        let_go_of_folders(place)
         give_up_privileges()
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:
@@ -69,6 +72,15 @@ def cover(hide: list[Path], show: list[Path], keep: list[Path]) -> None:
     Path("/dev/fd").symlink_to("/proc/self/fd")
     for descriptor in returned.values():
         os.close(descriptor)
+
+
+def let_go_of_folders(place: Path) -> None:
+    """Enters the working folder again as it is seen now, and closes every folder that is open: through either
+    a path could go below a cover."""
+    os.chdir(place if place.is_dir() else "/")
+    for link in Path("/proc/self/fd").iterdir():
+        if link.is_dir():
+            os.close(int(link.name))
 
 
 def put_back(descriptor: int, path: Path) -> None:
