@@ -216,7 +216,12 @@ def read_control(folder: Path) -> Word:
 
 
 def write_control(folder: Path, word: Word) -> None:
-    """Tells a round in a folder what to do; it obeys at its next step."""
+    """Tells a round in a folder what to do; it obeys at its next step.
+
+    Raises:
+        DiskFull: There is no room for the word.
+    """
     waiting = folder / f".{CONTROL}"
-    waiting.write_text(word, "utf-8")
-    waiting.replace(folder / CONTROL)
+    with room(folder):
+        waiting.write_text(word, "utf-8")
+        waiting.replace(folder / CONTROL)

@@ -20,6 +20,7 @@ from ratchet.model_folder import inspect
 from ratchet.registry import Golden, add_policy, golden_of, policy_digest, resolve
 from trainer.config import Method
 from trainer.reward.registry import register as register_reward_model
+from trainer.rounds.repository import away
 from trainer.sink import CheckpointRecord
 
 Publish = Callable[[Engine, Home, TrainingRound, CheckpointRecord], str]
@@ -145,7 +146,7 @@ class CandidateQueue:
                 self.refs[digest] = future.result()
                 self.registered(record, self.refs[digest])
             except (DatabaseUnavailable, DBAPIError) as error:
-                if isinstance(error, DBAPIError) and not error.connection_invalidated:
+                if not away(error):
                     raise
                 self._pending[digest] = (record, self._submit(record))
                 continue

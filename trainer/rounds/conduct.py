@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from ratchet.db.engine import session_scope
 from ratchet.db.models.training import TrainingRound
@@ -175,11 +176,21 @@ class _Conduct:
         self._queue = CandidateQueue(engine, home, row, publish, self._registered) if publish else None
 
     def run(self, launch: Launch) -> Ended:
-        """The round from top to bottom."""
+        """The round to its end; one that cannot be carried out has failed, and its row says of what."""
         try:
-            config = self._config()
+            return self._run(launch)
         except RatchetError as error:
+            if repository.away(error):
+                raise
             return self.end("failed", error=str(error))
+        except DBAPIError as error:
+            if repository.away(error):
+                raise
+            return self.end("failed", error=f"PostgreSQL refused a row: {str(error.orig).splitlines()[0]}")
+
+    def _run(self, launch: Launch) -> Ended:
+        """The round from top to bottom."""
+        config = self._config()
         write_control(self._folder, "ok")
         self._tell()
         if self._ticket.attempt == 1:

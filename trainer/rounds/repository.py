@@ -11,10 +11,11 @@ from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Text, case, cast, func, insert, null, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from ratchet.db.models.training import RoundControl, TrainingRound
-from ratchet.errors import NotFound, UsageError
+from ratchet.errors import DatabaseUnavailable, NotFound, UsageError
 from ratchet.ids import new_id
 from trainer.config import RoundConfig
 from trainer.sink import Word
@@ -67,6 +68,13 @@ class Asked:
     by: str
     reason: str
     sweep: UUID | None = None
+
+
+def away(error: Exception) -> bool:
+    """Whether an error says that PostgreSQL cannot be reached now; the same may work later."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated
+    return isinstance(error, DatabaseUnavailable)
 
 
 def ask(session: Session, asked: Asked) -> UUID:

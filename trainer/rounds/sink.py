@@ -20,7 +20,7 @@ from ratchet.db.models.training import Checkpoint, RoundMetric
 from ratchet.errors import DatabaseUnavailable
 from ratchet.ids import new_id
 from ratchet.logs import get_logger
-from trainer.rounds.repository import Ticket, held, newest_word
+from trainer.rounds.repository import Ticket, away, held, newest_word
 from trainer.sink import CheckpointRecord, DataUse, Summary, Word
 
 FLUSH_EVERY_S = 1.0
@@ -104,7 +104,7 @@ class RowSink:
                 self._write(session, metrics)
                 word = newest_word(session, self.ticket.id)
         except (DatabaseUnavailable, DBAPIError) as error:
-            if isinstance(error, DBAPIError) and not error.connection_invalidated:
+            if not away(error):
                 raise
             self._warn_once(error)
             return False

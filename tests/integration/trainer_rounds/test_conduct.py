@@ -24,6 +24,8 @@ from ratchet.home import Home
 from ratchet.registry import PolicyVersion, get_policy
 from tests.conftest import Database
 from tests.support.scripted_round import scripted
+from trainer.config import RoundConfig
+from trainer.errors import DiskFull
 from trainer.rounds import repository
 from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
@@ -102,6 +104,30 @@ def test_a_round_that_fails_says_why_and_is_resumed(
     assert rows(database, "SELECT step FROM training.metric WHERE name = 'loss' ORDER BY step") == [
         (1,), (2,), (3,), (4,),
     ]  # fmt: skip
+
+
+def test_a_round_that_cannot_be_started_has_failed(
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID]
+) -> None:
+    def full(_: RoundConfig, folder: Path) -> "subprocess.Popen[Any]":
+        raise DiskFull(f"{folder}: no room")
+
+    ended = carry_out(engine, home, ask(), worker="w", launch=full)
+    assert ended is not None
+    assert (ended.state, (ended.error or "").endswith("no room")) == ("failed", True)
+    assert rows(database, "SELECT state, error FROM training.training_round") == [("failed", ended.error)]
+
+
+def test_a_row_that_the_database_refuses_fails_the_round_with_its_words(
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID]
+) -> None:
+    with psycopg.connect(database.owner_url) as owner:
+        owner.execute("ALTER TABLE training.metric ADD CHECK (value < 0.5)")
+    ended = carry_out(engine, home, ask(), worker="w", launch=scripted(steps=2))
+    assert ended is not None
+    assert (ended.state, ended.summary) == ("failed", None)
+    assert (ended.error or "").startswith('PostgreSQL refused a row: new row for relation "metric" violates')
+    assert rows(database, "SELECT state FROM training.training_round") == [("failed",)]
 
 
 class Seen:
