@@ -193,9 +193,7 @@ class _Conduct:
         config = self._config()
         write_control(self._folder, "ok")
         self._tell()
-        if self._ticket.attempt == 1:
-            self._sink.summary = None
-        failure = self._train(config, launch) if self._sink.summary is None else None
+        failure = None if self._is_over() else self._train(config, launch)
         self._settle()
         summary = self._sink.summary
         if summary is None:
@@ -206,6 +204,16 @@ class _Conduct:
         if state == "done":
             shutil.rmtree(self._folder / STATE, ignore_errors=True)
         return ended
+
+    def _is_over(self) -> bool:
+        """Whether there is nothing left to train: it was told so, and no one has said since to go on."""
+        summary = self._sink.summary
+        if summary is not None and summary.reason == "control":
+            with session_scope(self._engine) as session:
+                word = repository.newest_word(session, self._ticket.id)
+            if word is None or word.word != "stop":
+                self._sink.summary = None
+        return self._sink.summary is not None
 
     def end(self, state: End, *, summary: dict[str, Any] | None = None, error: str | None = None) -> Ended:
         """Writes how it ended."""

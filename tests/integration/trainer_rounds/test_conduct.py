@@ -24,12 +24,13 @@ from ratchet.home import Home
 from ratchet.registry import PolicyVersion, get_policy
 from tests.conftest import Database
 from tests.support.scripted_round import scripted
-from trainer.config import RoundConfig
+from trainer.config import RoundConfig, parse
 from trainer.errors import DiskFull
 from trainer.rounds import repository
 from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
 from trainer.rounds.events import Event
+from trainer.sink import write_control
 
 ROOT = Path(__file__).parents[3]
 Publisher = Callable[[TrainingRound], Publish]
@@ -130,6 +131,10 @@ def test_a_row_that_the_database_refuses_fails_the_round_with_its_words(
     assert rows(database, "SELECT state FROM training.training_round") == [("failed",)]
 
 
+def never(_: RoundConfig, folder: Path) -> "subprocess.Popen[Any]":
+    raise AssertionError(f"{folder}: nothing was left to train")
+
+
 class Seen:
     """Calls a function once a step was told."""
 
@@ -173,6 +178,47 @@ def test_the_evaluators_word_stops_a_round_and_a_resumed_one_goes_on(
         ("stop", "harness"),
         ("ok", "ann"),
     ]
+
+
+def test_a_resumed_round_whose_worker_died_before_it_began_goes_on(
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID]
+) -> None:
+    """The second claim reads the end of the first, which a person has taken back since."""
+    identity = ask()
+
+    def stop() -> None:
+        with session_scope(engine) as session:
+            repository.stop(session, identity, who="ann", why="lunch")
+
+    script = {"steps": 4, "pause_at": 3}
+    carry_out(engine, home, identity, worker="w", launch=scripted(**script), show=Seen(2, stop))
+    with session_scope(engine) as session:
+        repository.resume(session, identity, who="ann", why="lunch is over")
+        assert repository.claim(session, identity, worker="dead", code_version="c", folder="f") is not None
+    with psycopg.connect(database.owner_url) as owner:
+        owner.execute("UPDATE training.training_round SET beat_at = now() - interval '1 hour'")
+    with session_scope(engine) as session:
+        repository.find_lost(session, silent_for=repository.timedelta(minutes=2))
+    ended = carry_out(engine, home, identity, worker="w", launch=scripted(steps=4))
+    assert ended is not None
+    assert (ended.state, (ended.summary or {})["reason"], (ended.summary or {})["steps"]) == (
+        "done", "complete", 4,
+    )  # fmt: skip
+
+
+def test_a_stopped_round_whose_worker_died_before_it_said_so_stays_stopped(
+    engine: Engine, home: Home, ask: Callable[[], UUID]
+) -> None:
+    identity = ask()
+    folder = home.rounds / str(identity)
+    folder.mkdir(parents=True)
+    write_control(folder, "stop")
+    scripted(steps=4)(parse({"method": "dpo", "model": "m", "snapshot": "s"}, source="t"), folder).wait()
+    with session_scope(engine) as session:
+        repository.speak(session, identity, "stop", who="harness", why="a floor was breached")
+    ended = carry_out(engine, home, identity, worker="w", launch=never)
+    assert ended is not None
+    assert (ended.state, (ended.summary or {})["reason"]) == ("stopped", "control")
 
 
 def test_a_round_that_waits_is_stopped_before_it_begins_and_one_that_ended_is_not(
