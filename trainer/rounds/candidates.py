@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from ratchet.canonical import digest_of, digest_of_file, short
 from ratchet.db.engine import session_scope
 from ratchet.db.models.training import TrainingRound
-from ratchet.errors import DatabaseUnavailable, RatchetError
+from ratchet.errors import DatabaseUnavailable, DecodeConfigError, PolicyRefused, RatchetError
 from ratchet.home import Home
 from ratchet.logs import get_logger
 from ratchet.model_folder import inspect
@@ -48,7 +48,8 @@ def register(
 
     Raises:
         PolicyRefused: The folder cannot become a policy, such as one whose weights are not finite.
-        DatabaseUnavailable: Nothing was written; it can be tried again.
+        DecodeConfigError: The parent's decode config does not fit it.
+        RatchetError: Of another kind: it is not registered, and can be later.
     """
     with session_scope(engine) as session:
         parent = resolve(session, row.policy)
@@ -113,7 +114,8 @@ class CandidateQueue:
         publish: Registers one checkpoint and returns its reference.
         registered: Called with each that is registered and its reference.
         refs: Digest of a checkpoint to its reference.
-        refused: Digest of a checkpoint to why it is no candidate.
+        refused: Digest of a checkpoint to why it can be no candidate.
+        failed: Digest of a checkpoint to what kept it from being registered; it can be tried again.
     """
 
     engine: Engine
@@ -123,6 +125,7 @@ class CandidateQueue:
     registered: Callable[[CheckpointRecord, str], None]
     refs: dict[str, str] = field(default_factory=dict[str, str])
     refused: dict[str, str] = field(default_factory=dict[str, str])
+    failed: dict[str, str] = field(default_factory=dict[str, str])
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "candidates"))
     _pending: dict[str, tuple[CheckpointRecord, "Future[str]"]] = field(
         default_factory=dict[str, tuple[CheckpointRecord, "Future[str]"]]
@@ -150,9 +153,12 @@ class CandidateQueue:
                     raise
                 self._pending[digest] = (record, self._submit(record))
                 continue
-            except RatchetError as error:
+            except (PolicyRefused, DecodeConfigError) as error:
                 self.refused[digest] = str(error)
                 log.error("a checkpoint is no candidate", step=record.step, error=str(error))
+            except RatchetError as error:
+                self.failed[digest] = f"the checkpoint of step {record.step} is not registered: {error}"
+                log.error("a checkpoint is not registered", step=record.step, error=str(error))
             del self._pending[digest]
 
     @property

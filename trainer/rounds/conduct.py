@@ -198,9 +198,14 @@ class _Conduct:
         summary = self._sink.summary
         if summary is None:
             return self.end("failed", error=failure or "it ended without a summary")
-        refs, refused = (self._queue.refs, self._queue.refused) if self._queue else ({}, {})
+        queue = self._queue
+        refs, refused, lost = (queue.refs, queue.refused, queue.failed) if queue else ({}, {}, {})
+        told = document(self._ticket.id, summary, refs, refused)
+        if lost:
+            why = "; ".join(lost.values())
+            return self.end("failed", summary=told, error=f"{why}; `ratchet round resume` tries again")
         state: End = "stopped" if summary.reason == "control" else "done"
-        ended = self.end(state, summary=document(self._ticket.id, summary, refs, refused))
+        ended = self.end(state, summary=told)
         if state == "done":
             shutil.rmtree(self._folder / STATE, ignore_errors=True)
         return ended

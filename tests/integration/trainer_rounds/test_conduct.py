@@ -19,7 +19,7 @@ from ratchet.artifacts import Kind, store_of
 from ratchet.db.engine import session_scope
 from ratchet.db.models.training import TrainingRound
 from ratchet.db.roles import Role
-from ratchet.errors import AlreadyRunning, UsageError
+from ratchet.errors import AlreadyRunning, EnvironmentFault, UsageError
 from ratchet.home import Home
 from ratchet.registry import PolicyVersion, get_policy
 from tests.conftest import Database
@@ -30,7 +30,7 @@ from trainer.rounds import repository
 from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
 from trainer.rounds.events import Event
-from trainer.sink import write_control
+from trainer.sink import CheckpointRecord, write_control
 
 ROOT = Path(__file__).parents[3]
 Publisher = Callable[[TrainingRound], Publish]
@@ -107,6 +107,45 @@ def test_a_round_that_fails_says_why_and_is_resumed(
     ]  # fmt: skip
 
 
+def never(_: RoundConfig, folder: Path) -> "subprocess.Popen[Any]":
+    raise AssertionError(f"{folder}: nothing was left to train")
+
+
+def test_a_candidate_that_could_not_be_registered_is_when_the_round_is_resumed(
+    database: Database, engine: Engine, home: Home, ask: Callable[[], UUID], publisher: Publisher
+) -> None:
+    """The store's disk is full for the second of two checkpoints; nothing is trained again afterwards."""
+    identity = ask()
+    state = home.rounds / str(identity) / "state"
+
+    def full(row: TrainingRound) -> Publish:
+        register = publisher(row)
+
+        def publish(engine: Engine, home: Home, row: TrainingRound, record: CheckpointRecord) -> str:
+            state.mkdir(exist_ok=True)
+            if record.step == 4:
+                raise EnvironmentFault("no room in the store")
+            return register(engine, home, row, record)
+
+        return publish
+
+    script = scripted(steps=4, checkpoints=[2, 4])
+    ended = carry_out(engine, home, identity, worker="w", launch=script, publisher=full)
+    assert ended is not None
+    assert ended.state == "failed"
+    assert "the checkpoint of step 4 is not registered: no room in the store" in (ended.error or "")
+    registered = "SELECT policy IS NOT NULL FROM training.checkpoint ORDER BY step"
+    assert (rows(database, registered), state.exists()) == ([(True,), (False,)], True)
+
+    with session_scope(engine) as session:
+        repository.resume(session, identity, who="ann", why="there is room")
+    again = carry_out(engine, home, identity, worker="w", launch=never, publisher=publisher)
+    assert again is not None
+    assert (again.state, again.error) == ("done", None)
+    assert [each["policy"] is not None for each in (again.summary or {})["checkpoints"]] == [True, True]
+    assert (rows(database, registered), state.exists()) == ([(True,), (True,)], False)
+
+
 def test_a_round_that_cannot_be_started_has_failed(
     database: Database, engine: Engine, home: Home, ask: Callable[[], UUID]
 ) -> None:
@@ -129,10 +168,6 @@ def test_a_row_that_the_database_refuses_fails_the_round_with_its_words(
     assert (ended.state, ended.summary) == ("failed", None)
     assert (ended.error or "").startswith('PostgreSQL refused a row: new row for relation "metric" violates')
     assert rows(database, "SELECT state FROM training.training_round") == [("failed",)]
-
-
-def never(_: RoundConfig, folder: Path) -> "subprocess.Popen[Any]":
-    raise AssertionError(f"{folder}: nothing was left to train")
 
 
 class Seen:
