@@ -1,7 +1,8 @@
 """From outcomes and verdicts to what a selection reads: primary figures, changes, floors, and flags.
 
 Pure. A dimension is a metric of a suite, or a judged suite. What a candidate gains in a metric is the paired
-difference on the same prompts; only prompts that are right or wrong on both sides count.
+difference on the same prompts; only prompts that are right or wrong on both sides count. How many are is a
+figure of its own, since a policy that is cut off on whatever is hard would gain by it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,13 @@ from evaluator.statistics.buckets import by_length_ratio
 from evaluator.statistics.interval import UNDEFINED, Interval
 from evaluator.statistics.length_controlled import LengthedVerdict, length_controlled
 from evaluator.statistics.multiple import flip_test
+from evaluator.statistics.wilson import wilson
 from evaluator.statistics.winrate import WinRate, paired_difference, win_rate
 from evaluator.suites.model import Suite
 from ratchet.errors import ConfigError
+
+TOLD_MARGIN = 0.05
+"""How much more of the answers may be truncated or unscored, where a suite has no margin."""
 
 _VALUE = {Outcome.RIGHT: 1.0, Outcome.WRONG: 0.0}
 
@@ -113,6 +118,7 @@ def candidates_of(
             firsts[axis.policy],
             tuple(_changes(measured[axis.policy], base, suites, primary, seed)),
             tuple(floors_of(measured[axis.policy], suites)),
+            tuple(_told(measured[axis.policy], base, suites, seed)),
         )
         for axis in axes
     ]
@@ -131,10 +137,15 @@ def accuracy(scored: Sequence[Scored]) -> Tally:
     return tally(one.score for one in scored)
 
 
+def told_share(scored: Sequence[Scored]) -> float:
+    """Share of a metric's answers that are right or wrong; 0 without any."""
+    return sum(one.score.outcome in _VALUE for one in scored) / max(1, len(scored))
+
+
 def floors_of(measured: Measured, suites: Sequence[Suite]) -> list[Floor]:
     """The floors of suites, with what a policy shows on each."""
     return [
-        Floor(name, accuracy(measured.scored[name]).accuracy, suite.floor)
+        Floor(name, accuracy(measured.scored[name]).accuracy, suite.floor, told_share(measured.scored[name]))
         for suite in suites
         if suite.floor is not None
         for name in metrics_of(suite)
@@ -260,6 +271,35 @@ def _changes(
         for name in metrics_of(suite):
             changes.append(Change(name, gain(measured.scored[name], base.scored[name], seed), suite.margin))
     return changes
+
+
+def _told(measured: Measured, base: Measured, suites: Sequence[Suite], seed: int) -> list[Change]:
+    """What each metric loses in answers that can be told right or wrong.
+
+    Where a suite has no margin, that is `TOLD_MARGIN`, or as fine as so few prompts can show.
+    """
+    changes: list[Change] = []
+    for suite in suites:
+        for name in metrics_of(suite):
+            lost = paired_told(measured.scored[name], base.scored[name], seed)
+            finest = wilson(0, len({one.prompt_hash for one in base.scored[name]})).high or 0.0
+            margin = max(TOLD_MARGIN, finest) if suite.margin is None else suite.margin
+            changes.append(Change(name, lost, margin))
+    return changes
+
+
+def paired_told(candidate: Sequence[Scored], base: Sequence[Scored], seed: int) -> Interval:
+    """The candidate's share of answers that can be told minus the baseline's, on the same prompts."""
+    theirs = {one.item: float(one.score.outcome in _VALUE) for one in base}
+    asked = [one for one in candidate if one.item in theirs]
+    if not asked:
+        return UNDEFINED
+    return paired_difference(
+        np.array([float(one.score.outcome in _VALUE) for one in asked]),
+        np.array([theirs[one.item] for one in asked]),
+        [one.prompt_hash for one in asked],
+        seed,
+    )
 
 
 def _minus_half(rate: Interval) -> Interval:

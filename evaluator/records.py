@@ -23,7 +23,7 @@ from evaluator.harness import ONLY_TASKS, Parts, RunPlan, RunResult, evaluate
 from evaluator.judges import JudgeVersion
 from evaluator.repository import CandidateRow, RoundRow, end_run
 from evaluator.scoring import metrics_of
-from evaluator.selection import Selection, Standing
+from evaluator.selection import Change, Selection, Standing
 from evaluator.selection import select as choose
 from evaluator.statistics.interval import Interval
 from evaluator.suites.model import Suite
@@ -174,18 +174,23 @@ def _candidate(standing: Standing, measured: Measured, base: Measured, plan: Run
               "nothing_gained": one.primary.nothing_gained},
         "floors": [
             {"name": floor.name, "value": asdict(floor.value), "minimum": floor.minimum,
-             "passed": floor.passed}
+             "told": floor.told, "passed": floor.passed}
             for floor in one.floors
         ],
         "floors_passed": all(floor.passed for floor in one.floors),
-        "changes": [
-            {"name": change.name, "gain": asdict(change.gain), "margin": change.margin, "kept": change.kept}
-            for change in one.changes
-        ],
+        "changes": _changes(one.changes),
+        "told": _changes(one.told),
         "on_frontier": standing.on_frontier,
         "refused": list(standing.refused),
         "flags": rises_alone(measured, base, plan.suites, plan.seed),
     }  # fmt: skip
+
+
+def _changes(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    return [
+        {"name": change.name, "gain": asdict(change.gain), "margin": change.margin, "kept": change.kept}
+        for change in changes
+    ]
 
 
 def policy_document(measured: Measured, base: Measured, plan: RunPlan) -> dict[str, Any]:

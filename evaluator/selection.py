@@ -4,10 +4,9 @@ Nothing here knows a reward: a candidate is what held-out judges, tasks and floo
 has moved.
 
 A candidate is eligible where no floor is breached, no dimension is shown to be, or could still be, worse than
-production by more than its margin, and its primary figure is better than production by more than chance,
-counted over all candidates together. Of the eligible ones the best is looked for on a smoothed frontier: one
-candidate's figure is noisy, while quality over the distance sqrt(KL) has few turns. Where candidates tie, the
-one that moved least is taken.
+production by more than its margin, as many of its answers as of production's can be told right or wrong, and
+its primary figure is better than production by more than chance, counted over all candidates together. Of the
+eligible ones the one with the best figure is taken; where candidates tie, the one that moved least.
 """
 
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from evaluator.statistics.interval import Interval
 
 ALPHA = 0.05
 TIE = 1e-9
+LEAST_TOLD = 0.5
+"""A floor says nothing where fewer of the answers are right or wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,20 @@ class Floor:
     value: Interval
     """Better is higher."""
     minimum: float
+    told: float = 1.0
+    """Share of the answers that are right or wrong, not truncated or unscored."""
 
     @property
     def passed(self) -> bool:
-        """Whether the estimate is known and on or above the floor."""
-        return self.value.estimate is not None and self.value.estimate >= self.minimum
+        """Whether the estimate is known, from enough answers, and on or above the floor."""
+        level = self.value.estimate
+        return level is not None and self.told >= LEAST_TOLD and level >= self.minimum
+
+    @property
+    def shown(self) -> str:
+        """The level in words beside what is asked."""
+        told = "" if self.told >= LEAST_TOLD else f" of the {self.told:.0%} that can be told"
+        return f"{self.name} {_number(self.value.estimate)}{told}, at least {self.minimum:g} is asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,9 @@ class Candidate:
     """Null where it could not be measured."""
     changes: tuple[Change, ...] = ()
     floors: tuple[Floor, ...] = ()
+    told: tuple[Change, ...] = ()
+    """Of each metric, the change in the share of answers that can be told right or wrong: figures count those
+    alone, and one that left out the hard prompts would look better than it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +147,7 @@ def _check(candidates: Sequence[Candidate]) -> None:
     for one in candidates:
         if not 0 <= one.kl < float("inf"):
             raise UnusableCandidates(f"the KL of {one.policy} is {one.kl}: measure it before selecting")
-        if any(change.margin < 0 for change in one.changes):
+        if any(change.margin < 0 for change in (*one.changes, *one.told)):
             raise UnusableCandidates(f"a margin of {one.policy} is negative")
     primaries = {(one.primary.name, one.primary.nothing_gained) for one in candidates if one.primary}
     if len(primaries) > 1:
@@ -170,14 +183,15 @@ def _refusals(candidate: Candidate, alpha: float) -> list[str]:
             f"{primary.name} {primary.value.estimate:.3f} could be chance (p = {primary.p_value:.3f} over all"
             " candidates)"
         )
-    reasons.extend(
-        f"floor {floor.name}: {_number(floor.value.estimate)}, at least {floor.minimum:g} is asked"
-        for floor in candidate.floors
-        if not floor.passed
-    )
+    reasons.extend(f"floor {floor.shown}" for floor in candidate.floors if not floor.passed)
     reasons.extend(
         f"{change.name} may be worse by {_worst(change)}, more than its margin {change.margin:g}"
         for change in candidate.changes
+        if not change.kept
+    )
+    reasons.extend(
+        f"of {change.name} {_worst(change)} more may be truncated or unscored, and {change.margin:.2g} may be"
+        for change in candidate.told
         if not change.kept
     )
     return reasons

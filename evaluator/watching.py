@@ -99,12 +99,7 @@ def look(watch: Watch, parts: Parts) -> tuple[Watch, bool]:
 
 def reason(seen: Look, good: Look | None) -> str:
     """Why a round is stopped, and where to begin again, in words."""
-    floors = "; ".join(
-        f"{floor.name} "
-        f"{'unknown' if floor.value.estimate is None else f'{floor.value.estimate:.3f}'}"
-        f", at least {floor.minimum:g} is asked"
-        for floor in seen.breached
-    )
+    floors = "; ".join(floor.shown for floor in seen.breached)
     restart = "the beginning" if good is None else f"step {good.step} ({good.policy})"
     return f"floor breached at step {seen.step}: {floors}. Restart from {restart} with a larger beta"
 

@@ -198,7 +198,7 @@ def test_the_best_candidate_that_keeps_its_floors_is_proposed_once_and_for_all(g
     assert [one["policy"] for one in record["candidates"]] == list(KL)
     assert [one["kl"] for one in record["candidates"]] == [1.0, 4.0, 9.0]
     assert [one["floors_passed"] for one in record["candidates"]] == [True, True, False]
-    assert "floor sums: 0.000, at least 0.5 is asked" in record["candidates"][2]["refused"]
+    assert "floor sums 0.000, at least 0.5 is asked" in record["candidates"][2]["refused"]
     right = {policy: sum("please" in says(text) for text in QUESTIONS) for policy, says in SAYS.items()}
     assert record["production"]["metrics"]["polite"]["right"] == right[PRODUCTION]
     best = record["candidates"][1]

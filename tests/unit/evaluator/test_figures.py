@@ -7,6 +7,7 @@ import pytest
 from evaluator.figures import Axis, Judged, Measured, candidates_of, gain, primary_suite, rates, rises_alone
 from evaluator.scorers.outcome import Outcome, Score
 from evaluator.scoring import Scored
+from evaluator.selection import Candidate, select
 from evaluator.statistics.length_controlled import LengthedVerdict
 from evaluator.statistics.winrate import Result
 from evaluator.suites.model import Suite, load_suite
@@ -37,6 +38,57 @@ def test_a_gain_counts_prompts_that_are_told_on_both_sides() -> None:
     found = gain(scored("m", 8, 0, 2), scored("m", 2, 8), 0)
     assert found.estimate == pytest.approx(6 / 8)
     assert gain(scored("m", 0, 0, 3), scored("m", 3, 0), 0).estimate is None
+
+
+def candidate_of(folder: Path, mine: list[Scored], base: list[Scored], more: str = "") -> Candidate:
+    first = suite(folder, "first", "in_distribution", more=more)
+    measured = {"base": Measured("base", {"first": base}), "new": Measured("new", {"first": mine})}
+    (found,) = candidates_of([Axis("new", 1, 1.0)], measured, "base", [first], first, seed=0)
+    return found
+
+
+def test_answers_that_are_cut_off_are_no_gain(tmp_path: Path) -> None:
+    """Of 200 prompts 12 are answered, all right; production answers all, and of those 12 none is right."""
+    found = candidate_of(tmp_path, scored("first", 12, 0, 188), scored("first", 0, 12) + later(188))
+    assert found.primary is not None
+    assert found.primary.value.estimate == 1
+    assert found.told[0].gain.estimate == pytest.approx(-0.94)
+    chosen = select([found])
+    assert chosen.chosen is None
+    assert "of first 0.970 more may be truncated or unscored, and 0.05 may be" in chosen.reason
+
+
+def later(count: int) -> list[Scored]:
+    """Right answers to the prompts behind the first twelve."""
+    return [
+        Scored("first", f"{place:03}", f"p{place}", Score(Outcome.RIGHT, ""))
+        for place in range(12, 12 + count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "lost", "margin", "kept"),
+    [(200, 0, None, True), (200, 4, None, True), (200, 9, None, False), (6, 0, None, True),
+     (6, 1, None, False), (200, 20, 0.2, True), (200, 40, 0.2, False)],
+)  # fmt: skip
+def test_a_few_answers_more_may_be_lost(
+    tmp_path: Path, prompts: int, lost: int, margin: float | None, kept: bool
+) -> None:
+    more = "" if margin is None else f'margin = {margin}\nscorer = "math"\n' + (
+        'items = [{ prompt = "1?", expected = "1" }]\n'
+    )  # fmt: skip
+    found = candidate_of(
+        tmp_path, scored("first", prompts - lost, 0, lost), scored("first", prompts, 0), more
+    )
+    assert found.told[0].kept is kept
+
+
+def test_a_floor_needs_half_of_the_answers(tmp_path: Path) -> None:
+    floored = 'floor = 0.5\nscorer = "math"\nitems = [{ prompt = "1?", expected = "1" }]\n'
+    half = candidate_of(tmp_path, scored("first", 10, 0, 10), scored("first", 20, 0), floored)
+    less = candidate_of(tmp_path, scored("first", 9, 0, 11), scored("first", 20, 0), floored)
+    assert [one.floors[0].passed for one in (half, less)] == [True, False]
+    assert less.floors[0].shown == "first 1.000 of the 45% that can be told, at least 0.5 is asked"
 
 
 def test_the_same_answers_gain_nothing_within_an_interval() -> None:
