@@ -1,9 +1,13 @@
 """A checkpoint as a plain model folder: what transformers, vLLM and the registry take."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ratchet.model_folder import MORE_TEMPLATES, TEMPLATE, TOKENIZER_FILES
+from transformers import GenerationConfig, PreTrainedModel
+
+from ratchet.model_folder import GENERATION, MORE_TEMPLATES, TEMPLATE, TOKENIZER_FILES
 from trainer.durable import INCOMING, place, room
 from trainer.engine import Engine
 
@@ -12,7 +16,7 @@ def export(engine: Engine, source: Path, folder: Path) -> None:
     """Writes the model as it is now; all ranks take part, rank 0 writes.
 
     Weights are gathered one by one and adapters merged; a tied weight is written once, as it is loaded. The
-    tokenizer and the chat template are the source's own files, so their digests stay.
+    tokenizer, the chat template and the generation defaults are the source's own files, as are their digests.
 
     Args:
         engine: In training.
@@ -29,8 +33,11 @@ def export(engine: Engine, source: Path, folder: Path) -> None:
         try:
             with room(folder.parent):
                 incoming.mkdir(parents=True)
-                engine.model.save_pretrained(incoming, state_dict=weights)
-                for name in (*TOKENIZER_FILES, TEMPLATE):
+                with _neutral(engine.model):
+                    engine.model.save_pretrained(incoming, state_dict=weights)
+                (incoming / GENERATION).unlink(missing_ok=True)
+                defaults = (GENERATION,) if engine.model.can_generate() else ()
+                for name in (*TOKENIZER_FILES, TEMPLATE, *defaults):
                     if (source / name).is_file():
                         shutil.copyfile(source / name, incoming / name)
                 if (source / MORE_TEMPLATES).is_dir():
@@ -39,3 +46,16 @@ def export(engine: Engine, source: Path, folder: Path) -> None:
         finally:
             shutil.rmtree(incoming, ignore_errors=True)
     engine.world.wait()
+
+
+@contextmanager
+def _neutral(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the model states no generation defaults: saving refuses some that loading accepts."""
+    if not model.can_generate():
+        yield
+        return
+    kept, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = kept

@@ -121,6 +121,19 @@ def test_a_candidate_is_a_policy_of_the_same_family(model: Path, pairs: Path, tm
     assert not any(path.name.startswith(".") for path in tmp_path.rglob("*"))
 
 
+def test_a_candidate_keeps_generation_defaults_that_transformers_would_not_save(
+    pairs: Path, tmp_path: Path
+) -> None:
+    model = make_tied_model(tmp_path / "model")
+    stated = json.dumps({"temperature": 0.6, "top_p": 0.9, "eos_token_id": 1})
+    (model / "generation_config.json").write_text(stated)
+    (record,) = ran(asked(model, pairs, optim={"steps": 1}), tmp_path / "round").checkpoints
+    assert (record.path / "generation_config.json").read_text() == stated
+    (model / "generation_config.json").unlink()
+    (record,) = ran(asked(model, pairs, optim={"steps": 1}), tmp_path / "without").checkpoints
+    assert not (record.path / "generation_config.json").exists()
+
+
 def test_micro_batches_and_layout_change_nothing(model: Path, pairs: Path, tmp_path: Path) -> None:
     """One row of everything, rows of one pair, side by side, padded: the same step, within rounding."""
     ways = {
