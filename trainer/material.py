@@ -10,8 +10,9 @@ from trainer.algorithms.base import Algorithm
 from trainer.config import RoundConfig
 from trainer.data.examples import Examples
 from trainer.data.order import examples_of_step
-from trainer.data.render import Renderer, require_template
+from trainer.data.render import Renderer
 from trainer.data.snapshot import open_snapshot
+from trainer.data.template import require_template
 from trainer.data.truncate import Lengths
 from trainer.errors import NoUsableRows, TemplateMismatch
 from trainer.sampling import Tokens

@@ -13,6 +13,8 @@ from ratchet.home import Home
 from trainer.commands.plan import command as plan
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from trainer.config import Method
     from trainer.rounds.asking import Prepared
     from trainer.rounds.conduct import Ended
@@ -117,7 +119,8 @@ def _train(
             return prepare(engine, home, wanted, build, policy=policy, snapshot=snapshot)
 
     if dry_run:
-        emit(_dry(wanted, prepared([])), as_json, _print_dry)
+        with operator_engine(home) as engine:
+            emit(_dry(engine, wanted, prepared([])), as_json, _print_dry)
         return
     compared: dict[str, Any] | None = None
     if sweep is not None:
@@ -163,17 +166,19 @@ def _run(home: Home, prepared: "Prepared", sweep: "UUID | None", *, reason: str)
     return ended
 
 
-def _dry(method: "Method", prepared: "Prepared") -> dict[str, Any]:
+def _dry(engine: "Engine", method: "Method", prepared: "Prepared") -> dict[str, Any]:
+    from ratchet.model_folder import inspect
     from trainer.data.rows import read_demonstrations, read_pairs, require_usable
     from trainer.plan.report import memory_of
-    from trainer.rounds.asking import kind_of
+    from trainer.rounds.asking import kind_of, with_template
 
     folder = prepared.data.folder
     reader = read_demonstrations if kind_of(method) == "demonstrations" else read_pairs
     parts = {part: reader(folder / f"{part}.parquet") for part in ("train", "validation")}
     train = parts["train"]
     require_usable(str(folder), len(train.rows), train.total, train.dropped)
-    config = prepared.config
+    trained = prepared.policy or inspect(prepared.config.model)
+    config = with_template(engine, prepared, trained.template_digest)
     return {
         "method": method.value,
         "policy": prepared.policy.ref if prepared.policy else None,

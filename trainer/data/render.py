@@ -13,10 +13,10 @@ from typing import Any
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from ratchet.canonical import digest_of, short
+from ratchet.canonical import digest_of
 from trainer.data.prefix import common_prefix
 from trainer.data.rows import Drop, Unusable
-from trainer.errors import ModelUnsupported, TemplateMismatch
+from trainer.errors import ModelUnsupported
 
 MAX_MERGED_TOKENS = 2
 """Prompt tokens that may merge with an answer's first; a longer disagreement is not a merge."""
@@ -161,23 +161,3 @@ def template_digest(
             "arguments": dict(template_arguments or {}),
         }
     )
-
-
-def require_template(expected: str, actual: str, *, data: str, model: str) -> None:
-    """Refuses to mix data and a model of different chat templates.
-
-    Args:
-        expected: Digest the data was made for.
-        actual: Digest of the model's.
-        data: What to call the data.
-        model: What to call the model.
-
-    Raises:
-        TemplateMismatch: The digests differ.
-    """
-    if expected != actual:
-        raise TemplateMismatch(
-            f"{data} was made for the chat template {short(expected)}, but {model} uses {short(actual)}; "
-            "answers would be learned in a format that is never served: choose a model of the same family, "
-            "or make the data for this one"
-        )

@@ -20,11 +20,13 @@ class Snapshot:
         path: Its folder.
         kind: `pairs` or `demonstrations`.
         digest: Of its rows (64 hex digits).
+        policies: Whose answers it holds: `name@version`, or `import:<name>`.
     """
 
     path: Path
     kind: str
     digest: str
+    policies: tuple[str, ...]
 
     @property
     def train(self) -> Path:
@@ -45,8 +47,8 @@ def open_snapshot(path: Path, kind: str) -> Snapshot:
     """
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_text("utf-8"))
-        found, digest, version, files = (
-            manifest[key] for key in ("kind", "digest", "schema_version", "files")
+        found, digest, version, files, by_policy = (
+            manifest[key] for key in ("kind", "digest", "schema_version", "files", "by_policy")
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SnapshotRefused(f"{path} is no snapshot: {MANIFEST} is missing or damaged: {error}") from error
@@ -63,4 +65,4 @@ def open_snapshot(path: Path, kind: str) -> Snapshot:
             raise SnapshotRefused(
                 f"{file} is missing or not the file the manifest describes: build the snapshot again"
             )
-    return Snapshot(path, found, digest)
+    return Snapshot(path, found, digest, tuple(by_policy))

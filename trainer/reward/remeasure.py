@@ -5,7 +5,6 @@ trainer's worker starts it from time to time.
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, func, select
@@ -97,7 +96,7 @@ def due(session: Session) -> list[tuple[str, Data]]:
         )
         .order_by(RewardModel.number)
     )
-    return [(model.ref, Data(fresh.digest, Path(fresh.path))) for model in models]
+    return [(model.ref, Data.of_row(fresh)) for model in models]
 
 
 def main() -> int:

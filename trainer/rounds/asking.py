@@ -15,9 +15,10 @@ from ratchet.db.models.feedback import DatasetSnapshot
 from ratchet.errors import ConfigError, NotFound
 from ratchet.home import Home
 from ratchet.plan import current_plans
-from ratchet.registry import PolicyVersion, Report, add_policy, folder_of, quiet, resolve
+from ratchet.registry import PolicyVersion, Report, add_policy, find, folder_of, quiet, resolve
 from trainer.config import Method, RoundConfig, parse
 from trainer.data.snapshot import MANIFEST, open_snapshot
+from trainer.data.template import require_template
 from trainer.errors import SnapshotRefused
 from trainer.rounds.repository import Asked, ask
 
@@ -60,10 +61,22 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Data:
-    """A snapshot: its digest, and its folder on this machine."""
+    """A snapshot: its digest, its folder on this machine, and whose answers it holds.
+
+    Attributes:
+        digest: Of its rows.
+        folder: Where it lies.
+        policies: `name@version`, or `import:<name>`.
+    """
 
     digest: str
     folder: Path
+    policies: tuple[str, ...]
+
+    @classmethod
+    def of_row(cls, row: DatasetSnapshot) -> "Data":
+        """As its row tells."""
+        return cls(row.digest, Path(row.path).resolve(), tuple(row.manifest["by_policy"]))
 
 
 def kind_of(method: Method) -> str:
@@ -115,26 +128,27 @@ def find_data(session: Session, text: str, kind: str) -> Data:
             raise NotFound(
                 f"there is no snapshot of {kind} yet: `ratchet pairs build --kind {kind}` makes one"
             )
-        return Data(found.digest, Path(found.path))
+        return Data.of_row(found)
     folder = Path(text).expanduser()
     if folder.is_dir():
-        digest = open_snapshot(folder, kind).digest
-        row = session.get(DatasetSnapshot, digest)
+        opened = open_snapshot(folder, kind)
+        data = Data(opened.digest, folder.resolve(), opened.policies)
+        row = session.get(DatasetSnapshot, data.digest)
     else:
         rows = session.scalars(known.where(DatasetSnapshot.digest.startswith(text.lower())).limit(2)).all()
         if len(rows) != 1 or not text:
             several = "several snapshots begin" if rows else "no folder is called so and no snapshot begins"
             raise NotFound(f"{several} with {text!r}: `ratchet pairs list` names them")
         (row,) = rows
-        digest, folder = row.digest, Path(row.path)
+        data = Data.of_row(row)
         if row.kind != kind:
-            raise SnapshotRefused(f"snapshot {digest[:12]} holds {row.kind}; {kind} are needed")
+            raise SnapshotRefused(f"snapshot {data.digest[:12]} holds {row.kind}; {kind} are needed")
     if row is not None and row.withdrawn_at is not None:
         raise SnapshotRefused(
-            f"snapshot {digest[:12]} was withdrawn: {row.withdrawn_reason}; "
+            f"snapshot {data.digest[:12]} was withdrawn: {row.withdrawn_reason}; "
             "build another with `ratchet pairs build`"
         )
-    return Data(digest, folder.resolve())
+    return data
 
 
 def prepare(
@@ -175,6 +189,33 @@ def prepare(
     return Prepared(config, version, data)
 
 
+def with_template(engine: Engine, prepared: Prepared, template: str) -> RoundConfig:
+    """The configuration with the chat template that the data's answers were served with, which must be the
+    model's; that of imported answers is not known.
+
+    Args:
+        engine: As a role that reads policies.
+        prepared: The round.
+        template: Digest of the model's chat template.
+
+    Raises:
+        TemplateMismatch: The data was made for another.
+    """
+    config, digest = prepared.config, prepared.data.digest[:12]
+    with session_scope(engine) as session:
+        spoke = [policy for ref in prepared.data.policies if (policy := find(session, ref)) is not None]
+    for policy in spoke:
+        require_template(
+            policy.template_digest,
+            template,
+            data=f"snapshot {digest} with its answers of {policy.ref}",
+            model=prepared.policy.ref if prepared.policy else str(config.model),
+        )
+    if config.data.template_digest is not None or not spoke:
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"template_digest": template})})
+
+
 def ask_for(
     engine: Engine,
     home: Home,
@@ -198,9 +239,11 @@ def ask_for(
 
     Raises:
         PolicyRefused: A folder cannot become a policy.
+        TemplateMismatch: The data's answers were served with another chat template.
     """
     config = prepared.config
     trained = prepared.policy or registered(engine, home, config.model, report)
+    config = with_template(engine, prepared, trained.template_digest)
     apart = config.reference is not None and config.reference != config.model
     reference = registered(engine, home, config.reference_folder, report) if apart else trained
     with session_scope(engine) as session:

@@ -50,6 +50,15 @@ def parent(engine: Engine, home: Home, tmp_path: Path) -> PolicyVersion:
 
 
 @pytest.fixture
+def foreign(engine: Engine, home: Home, tmp_path: Path) -> PolicyVersion:
+    """A policy of the same weights that is served with another chat template."""
+    folder = make_tiny_model(tmp_path / "foreign")
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|assistant|>", "<|user|>"))
+    return add_policy(engine, home, name="foreign", path=folder, decode=DECODE, golden=unproved).policy
+
+
+@pytest.fixture
 def snapshot(home: Home) -> Path:
     return pairs_snapshot(home.snapshots, rows=6)
 

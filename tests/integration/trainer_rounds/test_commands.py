@@ -20,7 +20,7 @@ from ratchet.registry import PolicyVersion
 from tests.conftest import Database
 from tests.support.feedback import TRAIN_PROMPT, serve_policy
 from tests.support.scripted_round import scripted
-from tests.support.snapshots import demonstrations_snapshot
+from tests.support.snapshots import demonstrations_snapshot, pairs_snapshot
 from trainer.commands.follow import follow
 from trainer.rounds.candidates import Publish
 from trainer.rounds.conduct import carry_out
@@ -165,6 +165,19 @@ def test_a_dry_run_checks_everything_and_trains_nothing(
     assert (code, "loss.gamma" in errors) == (2, True)
     code, errors, _ = run("train", "rm", "--config", str(config), "--dry-run")
     assert (code, "run `ratchet train dpo`" in errors) == (2, True)
+
+
+def test_a_dry_run_refuses_answers_of_another_chat_template(
+    run: Run, parent: PolicyVersion, foreign: PolicyVersion, home: Home, tmp_path: Path
+) -> None:
+    data = pairs_snapshot(home.snapshots, rows=6, policy=foreign.ref)
+    config = tmp_path / "dpo.toml"
+    config.write_text(TOML.format(snapshot=data))
+    for chosen in ((), ("--policy", parent.ref)):
+        code, errors, _ = run("train", "dpo", "--config", str(config), "--dry-run", *chosen)
+        assert (code, f"its answers of {foreign.ref} was made for the chat template" in errors) == (2, True)
+    found = run("train", "dpo", "--config", str(config), "--dry-run", "--policy", foreign.ref)
+    assert found["config"]["data"]["template_digest"] == foreign.template_digest
 
 
 def store_snapshot(database: Database, digest: str, kind: str, path: Path) -> None:

@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerBase
 
-from trainer.data.render import Renderer, require_template, template_digest
+from trainer.data.render import Renderer, template_digest
 from trainer.data.rows import Drop, Unusable
+from trainer.data.template import require_template
 from trainer.errors import ModelUnsupported, TemplateMismatch
 
 QUESTION = [{"role": "user", "content": "How wide is the river?"}]

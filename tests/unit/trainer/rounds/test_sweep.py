@@ -53,7 +53,7 @@ def prepare(tmp_path: Path) -> Any:
     path.write_text('method = "dpo"\nmodel = "m"\nsnapshot = "s"\n[optim]\nepochs = 3\n')
 
     def prepared(overrides: list[str]) -> Prepared:
-        return Prepared(load(path, overrides), None, Data("d", tmp_path))
+        return Prepared(load(path, overrides), None, Data("d", tmp_path, ()))
 
     return prepared
 
