@@ -78,8 +78,8 @@ def test_a_candidate_is_put_up_asked_under_its_pinned_decode_and_let_go(
         "SELECT policy, tokens, finish_reason, fingerprint FROM evaluation.answer ORDER BY policy, item",
     )  # fmt: skip
     ours = [answer for answer in answers if answer["policy"] == candidate]
-    assert len(answers) == 12
-    assert len(ours) == 6
+    assert len(answers) == 48
+    assert len(ours) == 24
     assert all(answer["tokens"] <= 12 for answer in ours)
     assert {answer["fingerprint"][:15] for answer in ours} == {f"rt-{candidate.partition('@')[2]}"}
     engines = execute(tiny_stack, Role.OPERATOR, "SELECT policy, desired FROM registry.engine")

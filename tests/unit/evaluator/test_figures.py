@@ -6,11 +6,11 @@ import pytest
 
 from evaluator.figures import Axis, Judged, Measured, candidates_of, gain, primary_suite, rates, rises_alone
 from evaluator.scorers.outcome import Outcome, Score
-from evaluator.scoring import Scored
+from evaluator.scoring import Scored, metrics_of
 from evaluator.selection import Candidate, select
 from evaluator.statistics.length_controlled import LengthedVerdict
 from evaluator.statistics.winrate import Result
-from evaluator.suites.model import Suite, load_suite
+from evaluator.suites.model import Suite, built_in_suites, load_suite
 from ratchet.errors import ConfigError
 
 
@@ -162,6 +162,23 @@ def test_a_suite_that_rises_alone_is_flagged(tmp_path: Path) -> None:
     assert rises_alone(alone, base, [near, hard], 0)[0].startswith("k: near rises and the harder suite")
     assert rises_alone(both, base, [near, hard], 0) == []
     assert rises_alone(alone, base, [near], 0) == []
+
+
+def test_the_suites_that_come_along_rank_and_tell_a_skill_from_its_suite() -> None:
+    suites = built_in_suites()
+    assert primary_suite(suites, False).name == "word-problems"
+    floors = {one.name: (one.floor, one.margin) for one in suites if one.role == "regression"}
+    assert floors == {"arithmetic": (0.25, 0.25)}
+
+    def measured(policy: str, **right: int) -> Measured:
+        names = [name for one in suites for name in metrics_of(one)]
+        return Measured(policy, {name: scored(name, n := right.get(name, 4), 24 - n) for name in names})
+
+    base = measured("base")
+    (flag,) = rises_alone(measured("new", **{"word-problems": 20}), base, suites, 0)
+    assert flag.startswith("word-problems: word-problems rises and the harder suite does not")
+    both = {"word-problems": 20, "word-problems-harder": 12}
+    assert rises_alone(measured("new", **both), base, suites, 0) == []
 
 
 def test_what_ranks_is_the_judged_suite_else_the_trained_one_else_an_error(tmp_path: Path) -> None:

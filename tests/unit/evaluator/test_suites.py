@@ -7,6 +7,7 @@ import pytest
 from evaluator.suites.loaders import load_gsm8k, load_xstest, sample
 from evaluator.suites.model import MathItem, MathSuite, SycophancySuite, built_in_suites, load_suite
 from ratchet.errors import ConfigError
+from ratchet.prompts import hash_of_text
 
 HEAD = 'name = "s"\ndescription = "d"\nskill = "k"\nrole = "conduct"\n'
 ITEM = '[[items]]\nprompt = "1 + 1?"\nexpected = "2"\n'
@@ -22,6 +23,17 @@ def test_the_suites_that_come_along_parse_and_have_names_of_their_own():
     suites = built_in_suites()
     assert len({suite.name for suite in suites}) == len(suites) >= 4
     assert any(isinstance(suite, SycophancySuite) for suite in suites)
+
+
+def test_no_two_suites_of_one_skill_ask_the_same():
+    asked: dict[str, list[str]] = {}
+    for suite in built_in_suites():
+        if isinstance(suite, MathSuite):
+            asked.setdefault(suite.skill, []).extend(hash_of_text(one.prompt) for one in suite.items)
+    assert {skill: len(set(prompts)) for skill, prompts in asked.items()} == {
+        "arithmetic": 24,
+        "word-problems": 48,
+    }
 
 
 def test_a_suite_is_what_its_file_says(tmp_path: Path):
