@@ -274,6 +274,8 @@ class RoundConfig(_Section):
                 )
         if self.data.knowledge is not None and self.method is not Method.SFT:
             raise ValueError("data.knowledge checks demonstrations, and only sft learns from those")
+        if self.checkpoints.kl_budget is not None and self.method is Method.RM:
+            raise ValueError("checkpoints.kl_budget bounds a policy, and rm trains none: leave it out")
         if self.data.max_length > self.optim.micro_tokens:
             raise ValueError(
                 f"data.max_length {self.data.max_length} is more than optim.micro_tokens "

@@ -125,13 +125,14 @@ def run_round(folder: Path, make_sink: MakeSink = FolderSink) -> Summary:
             figures = _figures(learned, rate)
             reason = _reason_to_stop(config, progress, learned, sink)
 
-            measures = _due(config.checkpoints.measure_every, progress)
+            due, ends = _due(config.checkpoints.every, progress), progress.step == total
+            measures = due or ends or reason != "complete" or _due(config.checkpoints.measure_every, progress)
             distance = measuring.distance(progress.step) if measures else None
-            reason = "kl_budget" if distance and schedule.spent(distance.kl.k3.value) else reason
-            last = progress.step == total or reason != "complete"
+            if reason != "diverged" and distance and schedule.spent(distance.kl.k3.value):
+                reason = "kl_budget"
+            last = ends or reason != "complete"
             wanted = distance is not None and schedule.passes(distance.kl.k3.value)
-            if last or wanted or _due(config.checkpoints.every, progress):
-                distance = distance or measuring.distance(progress.step)
+            if last or wanted or due:
                 validation = measuring.validation()
                 figures |= _validation_figures(validation)
                 reference.check()

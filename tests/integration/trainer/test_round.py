@@ -263,11 +263,27 @@ def test_what_the_policy_cannot_say_is_found_and_treated(model: Path, tmp_path: 
     assert (tmp_path / "kept" / "knowledge.json").stat().st_mtime_ns == asked_at
 
 
-def test_the_budget_ends_a_round_with_a_checkpoint(model: Path, pairs: Path, tmp_path: Path) -> None:
-    changes = {"checkpoints": {**MEASURED, "kl_budget": 1e-6, "measure_every": 1}, "optim": {"steps": 9}}
+@pytest.mark.parametrize(
+    ("measured", "steps"),
+    [({"measure_every": 1}, 1), ({"measure_every": 0, "every": 2}, 2), ({"measure_every": 0}, 3)],
+    ids=["measured", "checkpoint", "last"],
+)
+def test_the_budget_ends_a_round_with_a_checkpoint_wherever_it_is_found_spent(
+    model: Path, pairs: Path, tmp_path: Path, measured: dict[str, int], steps: int
+) -> None:
+    changes = {"checkpoints": {**MEASURED, "kl_budget": 1e-6, **measured}, "optim": {"steps": 3}}
     summary = ran(asked(model, pairs, **changes), tmp_path)
-    assert (summary.reason, summary.steps) == ("kl_budget", 1)
+    assert (summary.reason, summary.steps) == ("kl_budget", steps)
     assert summary.checkpoints[-1].is_last
+
+
+def test_a_checkpoint_of_the_schedule_is_passed_wherever_it_is_measured(
+    model: Path, pairs: Path, tmp_path: Path
+) -> None:
+    """Found passed at the checkpoint of step 2, it asks for none when step 3 is measured."""
+    checkpoints = {**MEASURED, "kl_at": [1e-6], "measure_every": 3, "every": 2}
+    summary = ran(asked(model, pairs, checkpoints=checkpoints), tmp_path)
+    assert [record.step for record in summary.checkpoints] == [2, 4]
 
 
 def test_a_loss_that_diverges_ends_a_round(model: Path, pairs: Path, tmp_path: Path) -> None:

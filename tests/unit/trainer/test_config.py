@@ -68,6 +68,7 @@ def test_overrides_are_toml_values_or_plain_text(tmp_path: Path, monkeypatch: py
         ),
         ({"checkpoints": {"kl_at": [2, 1]}}, "kl_at must ascend"),
         ({"checkpoints": {"kl_budget": 1, "kl_prompts": 0}}, "without them no KL is measured"),
+        ({"method": "rm", "checkpoints": {"kl_budget": 1}}, "rm trains none"),
         ({"data": {"knowledge": {}}}, "only sft learns from those"),
         ({"data": {"max_length": 9000}}, "more than optim.micro_tokens 4096 can hold"),
     ],
