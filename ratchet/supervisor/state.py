@@ -131,7 +131,7 @@ def sweep(home: Home, grace_s: float = SWEEP_GRACE_S) -> list[str]:
         groups = {
             identity.pid: name
             for name, identity in left.processes.items()
-            if not identity.number_was_given_away()
+            if identity.pid > 0 and not identity.number_was_given_away()
         }
         members = {process: _session(process.pid) for process in psutil.process_iter()}
         members = {process: session for process, session in members.items() if session in groups}
@@ -142,6 +142,7 @@ def sweep(home: Home, grace_s: float = SWEEP_GRACE_S) -> list[str]:
 
 
 def _session(pid: int) -> int:
+    """The session of a process; 0 where it is gone, or its session began outside of this container."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:

@@ -382,17 +382,21 @@ def test_a_sweep_ends_groups_without_leaders_and_leaves_other_processes_alone(
     grandchild = int(first_line(family))
     os.kill(family.pid, signal.SIGKILL)
     at_end(family)
-    own = Identity.of(os.getpid())
+    stranger = start("import time; time.sleep(600)")
     state = StackState(
         supervisor=Identity(999_999_999, 1.0),
         boot=boot_id(),
-        processes={"engine": family.identity, "reused": Identity(os.getsid(0), own.started - 1000)},
+        processes={
+            "engine": family.identity,
+            "reused": Identity(stranger.pid, stranger.identity.started - 1000),
+            "nobody": Identity(0, 1.0),
+        },
     )
     save(home, state)
     assert load(home) == state
     assert sweep(home, grace_s=1.0) == ["engine"]
     assert ended(grandchild)
-    assert psutil.pid_exists(os.getsid(0))
+    assert not stranger.has_ended()
     assert not state_file(home).exists()
     assert sweep(home) == []
 
