@@ -135,8 +135,8 @@ def test_a_good_candidate_reaches_production_and_an_abort_an_hour_later_works(sc
         before = scene.ask(stream=False)[2]["x-ratchet-policy"]
         stage = until(walker, lambda: _is_at(control, scene, "shadow"), "the engine is proved and warm")
         assert (before, stage["state"]) == (scene.policy, "running")
-        probes = scene.gateway.rows("WHERE policy = %s AND probe = 'warm' AND status = 'ok'", new)
-        assert len(probes) >= 8
+        warm = "WHERE policy = %s AND probe = 'warm' AND status = 'ok'"
+        wait_until(lambda: len(scene.gateway.rows(warm, new)) >= 8, "the rows of its warming are stored")
 
         traffic(scene, 6)
         until(walker, lambda: _is_at(control, scene, "half"), "the shadow was long enough")
