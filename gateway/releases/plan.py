@@ -19,6 +19,8 @@ class Source(StrEnum):
     ERRORS = "errors"
     """1 where the answer failed, timeouts included."""
     TIMEOUTS = "timeouts"
+    ABANDONED = "abandoned"
+    """1 where the client left before the answer was whole."""
     FIRST_TOKEN = "first_token"  # noqa: S105
     """Seconds until the first token."""
     INTER_TOKEN = "inter_token"  # noqa: S105

@@ -30,14 +30,14 @@ _OF_USERS = text(f"""
     SELECT {_COLUMNS} FROM serving.response AS answer
     WHERE answer.id >= :low AND answer.policy IN (:candidate, :baseline) AND answer.plan_version = :version
         AND NOT answer.pinned AND answer.probe IS NULL AND answer.pair_of IS NULL
-        AND answer.status IN ('ok', 'error')
+        AND answer.status IN ('ok', 'error', 'cancelled')
     ORDER BY answer.id
 """)  # noqa: S608
 _OF_COPIES = text(f"""
     SELECT {_COLUMNS} FROM serving.response AS copy
     JOIN serving.response AS answer ON answer.id IN (copy.id, copy.pair_of)
     WHERE copy.id >= :low AND copy.policy = :candidate AND copy.plan_version = :version
-        AND copy.pair_of IS NOT NULL AND copy.status IN ('ok', 'error')
+        AND copy.pair_of IS NOT NULL AND copy.status IN ('ok', 'error', 'cancelled')
     ORDER BY answer.id
 """)  # noqa: S608
 _OF_PROBES = text("""
@@ -116,6 +116,7 @@ def _of_policy(
     for row in answers:
         pairs[Source.ERRORS].append((row.unit, float(row.status == "error")))
         pairs[Source.TIMEOUTS].append((row.unit, float(row.error_code == "engine_timeout")))
+        pairs[Source.ABANDONED].append((row.unit, float(row.status == "cancelled")))
         if row.status == "ok":
             for source, figure in _FIGURES.items():
                 pairs[source].append((row.unit, figure(row, prices)))

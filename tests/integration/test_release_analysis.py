@@ -14,6 +14,7 @@ from gateway.releases.control import Control
 from gateway.releases.decision import Action
 from gateway.releases.labeller import UNLABELLED, label_new
 from gateway.releases.plan import Source
+from gateway.releases.plans import shipped_plan
 from gateway.releases.probes import Trickle, load_probes
 from gateway.releases.settings import ReleaseSettings
 from gateway.releases.sources import Measured, Prices, read_measurements
@@ -88,7 +89,7 @@ def test_a_canary_counts_users_and_leaves_out_what_is_none_of_theirs(
         answer(release, OLD, "cid"),
         answer(release, NEW, "dot", pinned=True),
         answer(release, NEW, "dot", probe="warm"),
-        answer(release, NEW, "dot", status="cancelled"),
+        answer(release, NEW, "bob", status="cancelled", error_code="client_closed_request", output_tokens=3),
         answer(release, NEW, "dot", status="rejected"),
         answer(release, NEW, "dot", pair_of=new_id(), arm="shadow"),
         answer(release, NEW, "dot") | {"plan_version": (release.stage_plan or 0) - 1},
@@ -110,8 +111,9 @@ def test_a_canary_counts_users_and_leaves_out_what_is_none_of_theirs(
     def values(measured: Measured, source: str) -> list[float]:
         return list(measured.samples[source].value)
 
-    assert values(new, Source.ERRORS) == [0, 1, 0]
-    assert values(new, Source.TIMEOUTS) == [0, 1, 0]
+    assert values(new, Source.ERRORS) == [0, 1, 0, 0]
+    assert values(new, Source.TIMEOUTS) == [0, 1, 0, 0]
+    assert values(new, Source.ABANDONED) == [0, 0, 0, 1]
     assert values(new, Source.LENGTH) == [10, 10]
     assert values(new, Source.FIRST_TOKEN) == [0.1, 0.1]
     assert values(new, Source.LATENCY) == [1.0, 1.0]
@@ -120,7 +122,7 @@ def test_a_canary_counts_users_and_leaves_out_what_is_none_of_theirs(
     assert (values(new, Source.REFUSAL), values(new, Source.TRUNCATION)) == ([1], [1])
     assert values(new, Source.GUARDRAIL) == [1]
     assert values(new, Source.THUMBS) == [0]
-    assert values(new, Source.REGENERATIONS) == [1, 0, 0]
+    assert values(new, Source.REGENERATIONS) == [1, 0, 0, 0]
     assert values(new, "task:resolved") == [1]
     assert (values(new, Source.REFUSAL_BENIGN), values(old, Source.REFUSAL_BENIGN)) == ([1], [0])
     assert (values(new, Source.REFUSAL_HARMFUL), new.samples[Source.REFUSAL_HARMFUL].failed) == ([], 1)
@@ -181,6 +183,22 @@ def test_answers_that_all_fail_abort_whatever_the_stage_waits_for(
     assert "errors: worse by" in seen.decision.reason
     [point] = repository_series(engine, release)["errors"]
     assert (point["decision"], point["candidate"], point["baseline"]) == ("harm", 1.0, 0.0)
+
+
+def test_a_candidate_that_hangs_until_its_users_leave_is_aborted(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    abandoned = shipped_plan("default").metrics["abandoned"].model_dump(mode="json")
+    release = begin(control, engine, 2, metrics={"abandoned": abandoned})
+    left = {"status": "cancelled", "error_code": "client_closed_request", "output_tokens": None}
+    put(
+        database.owner_url,
+        *(answer(release, NEW, f"n{n}", **left) for n in range(60)),
+        *(answer(release, OLD, f"o{n}") for n in range(60)),
+    )
+    seen = look(engine, release)
+    assert (seen.decision.action, seen.exposure.users) == (Action.ABORT, 60)
+    assert "abandoned: " in seen.decision.reason
 
 
 def test_a_metric_whose_measurements_are_none_of_its_kind_holds(
