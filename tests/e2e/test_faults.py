@@ -32,7 +32,20 @@ pytestmark = [pytest.mark.engine, pytest.mark.faults, pytest.mark.timeout(900)]
 @pytest.fixture
 def ledger(tiny_stack: RunningStack, tiny_folder: Path) -> Ledger:
     key = tiny_stack.ratchet("keys", "create", "--role", "client", "--name", "ledger")["key"]
+    wait_until(lambda: knows(tiny_stack, key), 30, "the gateway knows the new key")
     return Ledger(tiny_stack.base_url, key, tiny_folder.name)
+
+
+def knows(stack: RunningStack, key: str) -> bool:
+    """Whether the gateway lets a key in; one whose LISTEN was cut learns of new keys by its next poll."""
+    request = urllib.request.Request(  # noqa: S310
+        f"{stack.base_url}/v1/models", headers={"Authorization": f"Bearer {key}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
 
 
 def operator_url(stack: RunningStack) -> str:
