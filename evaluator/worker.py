@@ -10,6 +10,7 @@ from celery import Celery, signals
 from celery.schedules import crontab
 from sqlalchemy import Engine
 
+from evaluator.loop import Dispatcher
 from evaluator.weekly import collect_ratings, sample_traffic
 from ratchet.broker import celery_settings, forget_delivered
 from ratchet.db.engine import open_engine, session_scope
@@ -20,6 +21,7 @@ from ratchet.settings import WorkerSettings, load
 QUEUE = "evaluator"
 BEAT: dict[str, dict[str, Any]] = {
     "heartbeat": {"task": "evaluator.heartbeat", "schedule": 15.0, "options": {"expires": 15.0}},
+    "loops": {"task": "evaluator.take_loop_steps", "schedule": 5.0, "options": {"expires": 5.0}},
     "weekly-traffic": {
         "task": "evaluator.weekly_traffic",
         "schedule": crontab(minute="17", hour="3", day_of_week="mon"),
@@ -60,11 +62,23 @@ def _connections() -> Engine:
     )
 
 
+@cache
+def _dispatcher() -> Dispatcher:
+    return Dispatcher()
+
+
 @app.task(name="evaluator.heartbeat")
 def heartbeat() -> None:
     """Says in `operations.heartbeat` that this worker takes tasks."""
     with session_scope(_connections()) as session:
         beat(session, load(WorkerSettings).instance, {"pid": os.getpid(), "queue": QUEUE})
+
+
+@app.task(name="evaluator.take_loop_steps")
+def take_loop_steps() -> None:
+    """Begins the selection of a turn of the loop, and ends one that was stopped."""
+    with session_scope(_connections()) as session:
+        _dispatcher().take_steps(session)
 
 
 @app.task(name="evaluator.forget_delivered")

@@ -18,6 +18,7 @@ DEFAULT_SCHEDULE: dict[str, float] = {
     "expire": 60,
     "samples": 30,
     "builds": 30,
+    "loops": 5,
     "reconcile": 600,
     "partitions": 86_400,
     "retention": 86_400,

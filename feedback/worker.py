@@ -21,6 +21,7 @@ from feedback import builds, samples
 from feedback.comparisons import Plan, make_comparisons
 from feedback.events import infer_events, join_events
 from feedback.leases import expire_leases
+from feedback.loop import take_steps
 from feedback.privacy import Masker
 from feedback.reconcile import ATTEMPTS, Wish, attempt, due
 from feedback.reconcile import reconcile as reconcile_rows
@@ -159,6 +160,14 @@ def send_samples() -> None:
 def send_builds() -> None:
     """Sends a message for every wish for a snapshot that has none."""
     _send("snapshot_build", "build")
+
+
+@_task("loops")
+def loops() -> None:
+    """Asks for the snapshots of turns of the loop, and says what became of them."""
+    with session_scope(_engine()) as session:
+        take_steps(session)
+    send_builds()
 
 
 def _send(wish: Wish, task: str) -> None:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "feedback": ("feedback.commands.feedback", "Metrics, gold items and samples."),
     "train": ("trainer.commands.train", "A round here and now, and the plan before it."),
     "round": ("trainer.commands.round", "Rounds as rows: ask, look, compare, stop, resume, export."),
+    "loop": ("ratchet.commands.loop", "Turns of the loop: list, show, stop, retry."),
     "reward": ("trainer.reward.commands", "Reward models: what was measured of them, and a server for one."),
     "rater": ("feedback.commands.rater", "Who compares answers, and how they sign in."),
     "forget": ("feedback.commands.forget", "Remove a person's prompts, answers, events and pairs."),

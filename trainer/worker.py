@@ -12,11 +12,13 @@ from sqlalchemy import Engine
 from ratchet.broker import celery_settings, forget_delivered
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.heartbeat import beat
+from ratchet.home import Home
 from ratchet.logs import configure as configure_logs
 from ratchet.settings import load
 from trainer.reward.watch import Watch
 from trainer.rounds.dispatch import Dispatcher
 from trainer.rounds.dispatch import reconcile as reconcile_rounds
+from trainer.rounds.loop import take_steps
 from trainer.settings import TrainerSettings
 
 QUEUE = "trainer"
@@ -30,6 +32,7 @@ def _settings() -> dict[str, Any]:
     every = {
         **TASKS,
         "begin_rounds": settings.trainer_look_every_s,
+        "take_loop_steps": settings.trainer_look_every_s,
         "reconcile_rounds": settings.trainer_reconcile_every_s,
         "measure_rewards": settings.trainer_measure_rewards_every_s,
     }
@@ -85,6 +88,12 @@ def begin_rounds() -> None:
     """Begins the round that was asked for first, unless one is under way here."""
     with session_scope(_connections()) as session:
         _dispatcher().begin(session)
+
+
+@app.task(name="trainer.take_loop_steps")
+def take_loop_steps() -> None:
+    """Asks for the rounds of turns of the loop, and says what became of them."""
+    take_steps(_connections(), Home.resolve())
 
 
 @app.task(name="trainer.reconcile_rounds")

@@ -58,7 +58,7 @@ async def traffic(stack: RunningStack, key: str, model: str, users: int, clients
 
 async def released(stack: RunningStack, model: str, policy: str, plan: str) -> dict[str, Any]:
     """Runs one release under traffic that somebody else sends; returns what its audit says."""
-    await asyncio.to_thread(stack.ratchet, "release", "start", policy, "--plan", plan)
+    await asyncio.to_thread(stack.ratchet, "release", "start", policy, "--plan", plan, "--override")
     while True:
         status = await asyncio.to_thread(stack.ratchet, "release", "status", model)
         if status["ended_at"] or status["state"] == "promoted":

@@ -255,16 +255,32 @@ def load_suite(path: Path) -> Suite:
         ConfigError: The file cannot be read or is no suite; the message names the file and the place in it.
     """
     try:
-        with path.open("rb") as file:
-            return _SUITE.validate_python(tomllib.load(file))
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
+    return parse_suite(text, str(path))
+
+
+def parse_suite(text: str, source: str) -> Suite:
+    """A suite from the text of its file.
+
+    Args:
+        text: TOML.
+        source: What messages call it.
+
+    Raises:
+        ConfigError: It is no suite; the message names the source and the place in it.
+    """
+    try:
+        return _SUITE.validate_python(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is no TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the suite"
-        raise ConfigError(f"{path}: {place}: {first['msg']}") from error
+        raise ConfigError(f"{source}: {place}: {first['msg']}") from error
 
 
 def built_in_suites() -> list[Suite]:

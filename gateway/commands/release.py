@@ -49,6 +49,9 @@ def start(
             show_default=False,
         ),
     ] = None,
+    override: Annotated[
+        bool, typer.Option("--override", help="Release it though no selection chose it; the audit says so.")
+    ] = False,
     reason: Reason = "a new version",
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -58,7 +61,8 @@ def start(
     from gateway.releases.plans import chosen_plan
     from gateway.releases.replication import read_predicted
 
-    wish = Wish(policy, chosen_plan(plan), engine_url, read_predicted(predicted) if predicted else None)
+    expected = read_predicted(predicted) if predicted else None
+    wish = Wish(policy, chosen_plan(plan), engine_url, expected, override)
     with _control(data_dir) as control:
         emit(control.start(wish, _by(reason)), as_json, print_step)
 

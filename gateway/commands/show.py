@@ -58,6 +58,8 @@ def print_drill(drill: Document) -> None:
 
 
 def _print_release(release: Document) -> None:
+    if release["overridden"]:
+        typer.echo("! no selection chose this policy: it was released by an operator's --override")
     print_step(release)
     since = f"{release['since']:%Y-%m-%d %H:%M:%S} UTC"
     typer.echo(f"  plan {release['plan']}, over {release['baseline']}, since {since}")

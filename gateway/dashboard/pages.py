@@ -73,7 +73,7 @@ def _visit(request: Request, desk: At) -> Visit:
 
 
 def _own_form(form: Fields, visit: Annotated[Visit, Depends(_visit)]) -> Form:
-    if not sessions.is_own_form(visit.token, _first(form, "form_token")):
+    if not sessions.is_own_form(visit.token, first(form, "form_token")):
         raise Refused("this form is not from a page of this session: load the page again")
     return form
 
@@ -96,9 +96,9 @@ def sign_in(form: Fields, desk: At) -> Response:
     now = datetime.now(UTC)
     with session_scope(desk.engine) as session:
         token, expires = sessions.sign_in(
-            session, _first(form, "key"), now=now, hours=desk.settings.release_session_hours
+            session, first(form, "key"), now=now, hours=desk.settings.release_session_hours
         )
-    answer = _to("/")
+    answer = to("/")
     answer.set_cookie(
         COOKIE, token, expires=expires, httponly=True, samesite="strict",
         secure=desk.settings.release_secure_cookies,
@@ -111,7 +111,7 @@ def sign_out(_: OwnForm, visit: Who, desk: At) -> Response:
     """Ends the session."""
     with session_scope(desk.engine) as session:
         sessions.sign_out(session, visit.token)
-    answer = _to("/sign-in")
+    answer = to("/sign-in")
     answer.delete_cookie(COOKIE)
     return answer
 
@@ -135,7 +135,7 @@ def overview(visit: Who, desk: At, render: Show) -> Response:
                     "drill": next(iter(repository.drills(session, name, most=1)), None),
                 }
             )
-    return render("overview.html", **_frame(visit), models=models)
+    return render("overview.html", **frame(visit), models=models)
 
 
 @router.get("/releases/{identity}")
@@ -150,7 +150,7 @@ def one(identity: UUID, visit: Who, desk: At, render: Show) -> Response:
     shown = [_metric(name, points, plan) for name, points in sorted(series.items())]
     return render(
         "release.html",
-        **_frame(visit),
+        **frame(visit),
         release=release,
         stages=[stage.name for stage in plan.stages] + ["holdback" if plan.holdback else "production"],
         refusals=[metric for metric in shown if metric["name"] in REFUSALS],
@@ -166,7 +166,7 @@ def take(identity: UUID, step: str, form: OwnForm, visit: Who, desk: At) -> Resp
     """A button: promote, pause, resume, abort or close."""
     with session_scope(desk.engine) as session:
         model = str(repository.by_id(session, identity)["model"])
-    by = By(visit.operator.name, _first(form, "reason").strip() or f"{step} by the page's button")
+    by = By(visit.operator.name, first(form, "reason").strip() or f"{step} by the page's button")
     match step:
         case "promote":
             desk.control.promote(model, by)
@@ -175,19 +175,19 @@ def take(identity: UUID, step: str, form: OwnForm, visit: Who, desk: At) -> Resp
         case "resume":
             desk.control.resume(model, by)
         case "abort":
-            desk.control.abort(model, by, cut=bool(_first(form, "cut")))
+            desk.control.abort(model, by, cut=bool(first(form, "cut")))
         case "close":
             desk.control.close(model, by)
         case _:
             raise NotFound(f"a release cannot be asked to {step!r}")
-    return _to(f"/releases/{identity}")
+    return to(f"/releases/{identity}")
 
 
 def refusal(request: Request, reason: str, status: int) -> Response:
     """A page for what cannot be met; those who are not signed in are asked to."""
     if status == 401:
         if request.method == "GET":
-            return _to("/sign-in")
+            return to("/sign-in")
         return _templates(request)("sign_in.html", status, trouble=reason)
     return _templates(request)("message.html", status, title="Not possible", text=reason)
 
@@ -221,13 +221,16 @@ def _lengths(points: list[Document]) -> Any:
     return None
 
 
-def _frame(visit: Visit) -> Document:
+def frame(visit: Visit) -> Document:
+    """What every page needs to know of who looks at it."""
     return {"operator": visit.operator, "form_token": sessions.form_token(visit.token)}
 
 
-def _first(form: Form, name: str) -> str:
+def first(form: Form, name: str) -> str:
+    """A field of a form; empty where it is missing."""
     return form.get(name, [""])[0]
 
 
-def _to(path: str) -> RedirectResponse:
+def to(path: str) -> RedirectResponse:
+    """Sends the browser on."""
     return RedirectResponse(path, status_code=303)

@@ -12,12 +12,13 @@ from fastapi.staticfiles import StaticFiles
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from gateway.dashboard import pages
+from gateway.dashboard import loops, pages
 from gateway.dashboard.render import FOLDER, Templates
 from gateway.releases import routes
 from gateway.releases.control import Control
 from gateway.releases.desk import Desk
 from gateway.releases.labeller import label_new
+from gateway.releases.loop import take_steps
 from gateway.releases.probes import Trickle, load_probes
 from gateway.releases.sessions import NotAnOperator
 from gateway.releases.settings import ReleaseSettings
@@ -42,6 +43,7 @@ SERVICE = "releases"
 POOL_SIZE = 5
 KEY_NAME = "release process"
 BEAT_EVERY_S = 15.0
+LOOP_EVERY_S = 5.0
 RELEASE_WEBHOOK = "release_webhook"
 """Alarm: the webhook could not be told of what a release did; stands until a person clears it."""
 HEADERS = {
@@ -70,6 +72,8 @@ def create_app() -> FastAPI:
         settings.database_url.get_secret_value(), application=settings.instance, pool_size=POOL_SIZE
     )
 
+    control = Control(engine)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         webhook = Webhook(lambda url, reason: _raise(engine, url, reason))
@@ -77,6 +81,7 @@ def create_app() -> FastAPI:
         walker = Walker(engine, settings, trickle, webhook)
         with (
             _thread("walker", walker.round, settings.release_tick_s),
+            _thread("loop", lambda: take_steps(engine, control), LOOP_EVERY_S),
             _thread("labeller", lambda: label_new(engine, labels_of), settings.release_tick_s),
             _thread("heartbeat", lambda: _beat(engine, settings.instance), BEAT_EVERY_S),
         ):
@@ -87,10 +92,11 @@ def create_app() -> FastAPI:
         telemetry.shutdown()
 
     app = FastAPI(title="Ratchet releases", lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.state.desk = Desk(engine, Control(engine), settings)
+    app.state.desk = Desk(engine, control, settings)
     app.state.templates = Templates()
     app.include_router(routes.router)
     app.include_router(pages.router)
+    app.include_router(loops.router)
     app.mount("/look", StaticFiles(directory=look.FOLDER), name="look")
     app.mount("/static", StaticFiles(directory=FOLDER / "static"), name="static")
     _add_refusals(app)

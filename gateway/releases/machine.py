@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from gateway.releases.audit import By, Refused, note, standing
 from gateway.releases.plan import HOLDBACK, ReleasePlan
-from gateway.releases.replication import selected
+from gateway.releases.replication import predicted_by, selection_of
 from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
 from ratchet.ids import new_id
@@ -51,12 +51,14 @@ class Wish:
         engine_url: Where an engine of it listens already; None: the supervisor starts one.
         predicted: Effects that are expected: metric to `{"estimate", "low", "high"}`; None takes those of the
             newest selection that chose the policy.
+        override: Release it though no selection chose it; the audit and every page say so.
     """
 
     policy: str
     plan: ReleasePlan
     engine_url: str | None = None
     predicted: dict[str, Any] | None = None
+    override: bool = False
 
 
 def lock(session: Session, model: str) -> None:
@@ -77,8 +79,8 @@ def start(session: Session, wish: Wish, by: By) -> Release:
 
     Raises:
         NotFound: The policy is not registered.
-        Refused: Nothing is in production, the policy already is, a release is open, or no drill is young
-            enough.
+        Refused: Nothing is in production, the policy already is, a release is open, no drill is young
+            enough, or no selection chose the policy and the wish does not override that.
     """
     policy = resolve(session, wish.policy)
     model = policy.name
@@ -97,6 +99,12 @@ def start(session: Session, wish: Wish, by: By) -> Release:
             " close it where it is promoted, else abort it first"
         )
     _need_drill(session, model, wish.plan)
+    chosen_by = selection_of(session, policy.ref)
+    if chosen_by is None and not wish.override:
+        raise Refused(
+            f"no selection chose {policy.ref}: `ratchet select --round ID` writes the record that a release"
+            " rests on; --override releases it without one, and the audit says so"
+        )
     engine, own = _want_engine(session, policy.ref, wish.engine_url)
     release = Release(
         id=new_id(),
@@ -113,11 +121,14 @@ def start(session: Session, wish: Wish, by: By) -> Release:
         engine_own=own,
         actor=by.actor,
         reason=by.reason,
-        predicted=wish.predicted or selected(session, policy.ref),
+        selection_id=chosen_by.id if chosen_by else None,
+        overridden=chosen_by is None,
+        predicted=wish.predicted or (predicted_by(chosen_by) if chosen_by else None),
     )
     session.add(release)
     session.flush()
-    note(session, release, "started", by, before=None)
+    told = f"{by.reason}; overridden: no selection chose it" if release.overridden else by.reason
+    note(session, release, "started", By(by.actor, told), before=None)
     return release
 
 

@@ -261,9 +261,25 @@ def load_release_plan(path: Path) -> ReleasePlan:
         ConfigError: It cannot be read, is no TOML, or is no plan.
     """
     try:
-        with path.open("rb") as file:
-            return ReleasePlan.parse(tomllib.load(file), source=str(path))
+        text = path.read_text("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no TOML: {error}") from error
+    return parse_release_plan(text, str(path))
+
+
+def parse_release_plan(text: str, source: str) -> ReleasePlan:
+    """A release plan from the text of its file.
+
+    Args:
+        text: TOML.
+        source: What messages call it.
+
+    Raises:
+        ConfigError: It is no TOML, or is no plan.
+    """
+    try:
+        return ReleasePlan.parse(tomllib.loads(text), source=source)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is no TOML: {error}") from error

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.releases.plan import ReleasePlan, load_release_plan
+from gateway.releases.plan import ReleasePlan, load_release_plan, parse_release_plan
 from ratchet.errors import ConfigError
 
 INSTALLED = Path(__file__).with_name("shipped")
@@ -24,6 +24,15 @@ def shipped_plan(name: str) -> ReleasePlan:
         known = ", ".join(shipped()) or "none"
         raise ConfigError(f"no release plan is called {name!r}; those that come with Ratchet: {known}")
     return load_release_plan(FOLDER / f"{name}.toml")
+
+
+def plan_of_text(wish: str) -> ReleasePlan:
+    """A plan that comes with Ratchet by its name, or one by the text of its file.
+
+    Raises:
+        ConfigError: It is neither, or wrong.
+    """
+    return parse_release_plan(wish, "the release plan") if "\n" in wish else shipped_plan(wish)
 
 
 def chosen_plan(wish: str) -> ReleasePlan:

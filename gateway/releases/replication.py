@@ -42,15 +42,18 @@ def observed_of(session: Session, release: Release) -> dict[str, Any]:
     }
 
 
-def selected(session: Session, policy: str) -> dict[str, Interval] | None:
-    """The effects that the newest selection of a policy predicts; None where none chose it."""
-    row = session.scalars(
+def selection_of(session: Session, policy: str) -> SelectionRow | None:
+    """The newest selection record that chose a policy; None where none did."""
+    return session.scalars(
         select(SelectionRow).where(SelectionRow.chosen == policy).order_by(SelectionRow.id.desc()).limit(1)
     ).first()
-    if row is None:
-        return None
-    shown: list[dict[str, Any]] = row.record["candidates"]
-    return next((effects_of(one, f"selection {row.id}") for one in shown if one["policy"] == policy), None)
+
+
+def predicted_by(selection: SelectionRow) -> dict[str, Interval] | None:
+    """The effects that a selection record predicts of the policy it chose."""
+    shown: list[dict[str, Any]] = selection.record["candidates"]
+    source = f"selection {selection.id}"
+    return next((effects_of(one, source) for one in shown if one["policy"] == selection.chosen), None)
 
 
 def effects_of(candidate: dict[str, Any], source: str) -> dict[str, Interval]:

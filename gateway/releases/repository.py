@@ -76,6 +76,8 @@ def view(session: Session, release: Release) -> Document:
             for arm in (plan.arms if plan else ())
         ],
         "look": look_document(session, look) if look else None,
+        "selection": str(release.selection_id) if release.selection_id else None,
+        "overridden": release.overridden,
         "predicted": release.predicted,
         "observed": release.observed,
     }

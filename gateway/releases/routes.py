@@ -35,6 +35,7 @@ class Start(Said):
     policy: str
     plan: str = "default"
     predicted: dict[str, dict[str, float]] | None = None
+    override: bool = False
 
 
 class Promote(Said):
@@ -83,7 +84,7 @@ def every(desk: At, _: Who) -> Response:
 @router.post("")
 def start(body: Start, desk: At, who: Who) -> Response:
     """Begins a release."""
-    wish = Wish(body.policy, shipped_plan(body.plan), predicted=body.predicted)
+    wish = Wish(body.policy, shipped_plan(body.plan), predicted=body.predicted, override=body.override)
     return _json(desk.control.start(wish, _by(who, body)), 201)
 
 

@@ -221,7 +221,9 @@ def test_the_same_over_http_for_operators_keys_alone(site: str, operator: Operat
         client.headers["authorization"] = f"Bearer {operator.key(KeyRole.OPERATOR)}"
         assert client.get("/admin/releases").json() == []
         assert client.get("/admin/releases/m").status_code == 404
-        wanted = {"policy": NEW, "plan": "small", "reason": "better"}
+        wanted = {"policy": NEW, "plan": "small", "reason": "better", "override": True}
+        unchosen = client.post("/admin/releases", json={**wanted, "override": False})
+        assert (unchosen.status_code, "no selection chose" in unchosen.json()["error"]) == (409, True)
         assert client.post("/admin/releases", json={**wanted, "plan": "/etc/passwd"}).status_code == 409
         assert client.post("/admin/releases", json={**wanted, "webhook": "http://x"}).status_code == 422
         started = client.post("/admin/releases", json=wanted)

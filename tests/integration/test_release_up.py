@@ -100,7 +100,7 @@ def test_a_release_on_a_whole_stack(up: Up, home: Home, tmp_path: Path) -> None:
         lambda: ratchet("release", "drill", "tiny", "--switches", "2", codes=(0, 1))["state"] == "good",
         "a drill finds the switch as quick as a plan asks, on a machine that may be busy",
     )
-    assert ratchet("release", "start", new, "--plan", str(plan))["state"] == "preparing"
+    assert ratchet("release", "start", new, "--plan", str(plan), "--override")["state"] == "preparing"
 
     def promoted() -> bool:
         for number in range(40):

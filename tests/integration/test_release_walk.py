@@ -246,8 +246,11 @@ def test_the_commands_do_the_same(scene: Scene, module_database: Database, tmp_p
         )  # fmt: skip
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
-    code, started, _ = ratchet("start", new, "--plan", "small", "--reason", "better")
+    code, _, said = ratchet("start", new, "--plan", "small")
+    assert (code, "no selection chose" in said, said.count("\n")) == (2, True, 1)
+    code, started, _ = ratchet("start", new, "--plan", "small", "--override", "--reason", "better")
     assert (code, started["state"], started["plan"]) == (0, "preparing", "small")
+    assert (started["overridden"], started["selection"]) == (True, None)
     code, _, said = ratchet("promote", scene.model)
     assert (code, "cannot be promoted" in said, said.count("\n")) == (2, True, 1)
     assert ratchet("status", scene.model)[1]["policy"] == new
@@ -255,6 +258,7 @@ def test_the_commands_do_the_same(scene: Scene, module_database: Database, tmp_p
     assert (code, aborted["state"]) == (0, "aborted")
     history = ratchet("history", scene.model)[1]
     assert [event["kind"] for event in history[0]["events"]] == ["started", "promote-refused", "aborted"]
+    assert history[0]["events"][0]["reason"] == "better; overridden: no selection chose it"
     code, thrown, _ = ratchet("abort", scene.model, "--offline", "--reason", "away")
     assert (code, thrown["reason"]) == (0, "away")
     assert [path.stem for path in home.switch.glob("*.json")] == [thrown["id"]]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -135,9 +136,9 @@ def test_one_release_of_a_model_at_a_time(control: Control, engine: Engine) -> N
     with pytest.raises(psycopg.errors.UniqueViolation), _connected(engine) as connection:
         connection.execute(
             "INSERT INTO releases.release (id, model, policy, baseline, plan_name, plan, salt, state, stage,"
-            " stage_number, engine_id, engine_own, actor, reason)"
+            " stage_number, engine_id, engine_own, actor, reason, overridden)"
             " SELECT gen_random_uuid(), model, policy, baseline,"
-            " plan_name, plan, salt, state, stage, stage_number, engine_id, engine_own, actor, reason"
+            " plan_name, plan, salt, state, stage, stage_number, engine_id, engine_own, actor, reason, true"
             " FROM releases.release"
         )
 
@@ -313,9 +314,17 @@ def test_a_switch_thrown_offline_becomes_the_plan_of_everyone(
     assert "switched offline at" in release["events"][-1]["reason"]
 
 
-def test_what_selection_predicted_is_kept_from_the_start(
+def test_a_release_rests_on_the_selection_that_chose_its_policy(
     control: Control, engine: Engine, database: Any
 ) -> None:
+    unchosen = replace(wish(NEW), override=False)
+    with pytest.raises(Refused, match=f"no selection chose {NEW}.*--override"):
+        control.start(unchosen, BY)
+    overridden = control.start(wish(NEW), BY)
+    assert (overridden["overridden"], overridden["selection"]) == (True, None)
+    control.abort("m", BY)
+    [told] = control.history("m")
+    assert told["events"][0]["reason"] == "because; overridden: no selection chose it"
     gain = {"estimate": 0.1, "low": 0.05, "high": 0.2}
     record = {"candidates": [{"policy": NEW, "primary": None, "changes": [{"name": "math", "gain": gain}]}]}
     with psycopg.connect(database.owner_url) as connection:
@@ -326,7 +335,10 @@ def test_what_selection_predicted_is_kept_from_the_start(
             " VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), '[]', %s, 'best', %s, 'd')",
             (NEW, Jsonb(record)),
         )
-    predicted = control.start(wish(NEW), BY)["predicted"]
+    chosen = control.start(unchosen, BY)
+    predicted = chosen["predicted"]
+    assert chosen["overridden"] is False
+    assert predicted["task:math"]["source"] == f"selection {chosen['selection']}"
     assert (predicted["task:math"]["estimate"], predicted["task:math"]["high"]) == (-0.1, -0.05)
 
 

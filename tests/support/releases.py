@@ -53,8 +53,8 @@ def two_policies(operator: Operator, model: str) -> tuple[str, str]:
 
 
 def wish(policy: str, url: str | None = None, **changed: Any) -> Wish:
-    """What an operator starts."""
-    return Wish(policy, plan(**changed), url)
+    """What an operator starts, of a policy that no selection chose."""
+    return Wish(policy, plan(**changed), url, override=True)
 
 
 Step = Callable[[], object]

@@ -11,7 +11,11 @@ from ratchet.commands.options import AsJson, DataDir, emit
 from ratchet.home import Home
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
     from sqlalchemy.orm import Session
+
+    from trainer.config import Method
+    from trainer.rounds.asking import Build
 
 app = typer.Typer()
 
@@ -32,18 +36,52 @@ def start(
         str, typer.Option(help="Policy to train on: NAME@VERSION, NAME, current, or current:MODEL.")
     ] = "current",
     snapshot: Annotated[
-        str, typer.Option(help="Snapshot to learn from: latest, a digest or its beginning, or a folder.")
-    ] = "latest",
+        str | None,
+        typer.Option(
+            help="Train on this snapshot and do nothing else: latest, a digest or its beginning, a folder.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        str, typer.Option(help="Whose answers the new snapshot holds: current, lineage, or all.")
+    ] = "current",
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME", help="Suite to select by; repeat it (default: those that come along)."
+        ),
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="Judge to select by (default: none, task metrics only).")
+    ] = None,
+    primary: Annotated[
+        str | None, typer.Option(metavar="SUITE", help="Suite that ranks (default: judged, else trained).")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="What paths of data files in suites are relative to.")
+    ] = None,
+    release: Annotated[
+        bool,
+        typer.Option("--release", help="Release what is selected, without asking (default: propose it)."),
+    ] = False,
+    plan: Annotated[
+        str, typer.Option(metavar="FILE|NAME", help="Release plan: a TOML file, default or small.")
+    ] = "default",
     reason: Why = "ratchet round start",
-    wait: Annotated[bool, typer.Option("--wait", help="Show the round until it ends.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show it until it ends.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask for a round; the trainer's worker carries it out."""
+    """Ask for a turn of the loop: a snapshot of fresh pairs, a round on it, a selection, a release.
+
+    Each step is carried out by the process it belongs to; `ratchet loop show` follows them, `ratchet loop
+    stop` and `retry` steer them. A turn that selects nothing ends well, and says so. With --snapshot only a
+    round is asked for, on what was frozen before; a reward model (rm) is only trained.
+    """
     from ratchet.commands.operator import operator_engine
     from ratchet.errors import UsageError
     from trainer.config import Method, RoundConfig, load
-    from trainer.rounds.asking import ask_for, prepare
+    from trainer.rounds.turn import Selecting, ask_for_turn
 
     try:
         wanted = Method(method)
@@ -56,15 +94,48 @@ def start(
         return load(config, overrides or (), **given)
 
     home = Home.resolve(data_dir)
+    if snapshot is not None:
+        _ask_for_round(home, wanted, build, policy, snapshot, reason, wait=wait, as_json=as_json)
+        return
+    selecting = Selecting(tuple(suite or ()), judge, primary, data)
     with operator_engine(home) as engine:
-        prepared = prepare(engine, home, wanted, build, policy=policy, snapshot=snapshot)
+        identity = ask_for_turn(
+            engine, wanted, build, policy=policy, pairs=pairs, selecting=selecting,
+            release_plan=plan if release else None, by=getpass.getuser(), reason=reason,
+        )  # fmt: skip
+        _show_turn(engine, str(identity), wait=wait, as_json=as_json)
+
+
+def _ask_for_round(
+    home: Home, method: "Method", build: "Build", policy: str, snapshot: str, reason: str, *,
+    wait: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from ratchet.commands.operator import operator_engine
+    from trainer.rounds.asking import ask_for, prepare
+
+    with operator_engine(home) as engine:
+        prepared = prepare(engine, home, method, build, policy=policy, snapshot=snapshot)
         identity = ask_for(engine, home, prepared, by=getpass.getuser(), reason=reason)
         if wait:
             from trainer.commands.follow import follow
 
             follow(engine, identity)
-    document = _read(data_dir, str(identity), _document)
-    emit(document, as_json, _print_round)
+    emit(_read(home.root, str(identity), _document), as_json, _print_round)
+
+
+def _show_turn(engine: "Engine", name: str, *, wait: bool, as_json: bool) -> None:
+    from ratchet.commands.loop import follow, print_turn
+    from ratchet.db.engine import session_scope
+    from ratchet.loop import find_loop
+    from ratchet.loop_story import turn
+
+    if wait:
+        document = follow(engine, name)
+    else:
+        with session_scope(engine) as session:
+            document = turn(session, find_loop(session, name))
+    if as_json or not wait:
+        emit(document, as_json, print_turn)
 
 
 @app.command("list")

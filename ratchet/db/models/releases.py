@@ -24,8 +24,9 @@ class Release(Base):
     `plan` is the release plan as it was checked; `stage_number` counts its stages from 0, -1 while the
     engine is made ready. `first_plan` is the traffic plan that gave the policy its first request,
     `stage_plan` that of this stage, and `stage_since` its begin, moved on by the time it was paused.
-    `engine_id` is its engine, `engine_own` whether nothing else had wanted it, and `engines_down` when
-    engines that nothing needs any more were let go.
+    `selection_id` is the record that chose the policy, and `overridden` whether an operator released it
+    without one. `engine_id` is its engine, `engine_own` whether nothing else had wanted it, and
+    `engines_down` when engines that nothing needs any more were let go.
     """
 
     __tablename__ = "release"
@@ -49,6 +50,8 @@ class Release(Base):
     engine_own: Mapped[bool]
     actor: Mapped[str]
     reason: Mapped[str]
+    selection_id: Mapped[UUID | None] = mapped_column(ForeignKey("evaluation.selection.id"))
+    overridden: Mapped[bool]
     predicted: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     observed: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     created_at: Mapped[CreatedAt]

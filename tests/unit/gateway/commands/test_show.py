@@ -14,6 +14,7 @@ def release(**changed: Any) -> dict[str, Any]:
     return {
         "policy": "m@2", "baseline": "m@1", "plan": "small", "state": "running", "stage": "half",
         "since": NOON, "started_at": NOON, "waits_for": None, "look": None, "observed": None, "events": [],
+        "overridden": False, "selection": "s",
         "shares": [{"arm": "production", "policy": "m@1", "share": 0.5},
                    {"arm": "canary", "policy": "m@2", "share": 0.5}],
         **changed,
