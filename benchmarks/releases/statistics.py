@@ -18,11 +18,18 @@ WORLDS = {
     "errors": World(0.005, 0.1),
     "latency": World(4.0, 0.5),
     "first_token": World(0.4, 0.4),
+    "inter_token": World(0.03, 0.3),
     "length": World(250.0, 0.5, noise=0.6),
+    "cost": World(1_200.0, 0.5, noise=0.6),
     "truncation": World(0.02, 0.1),
     "repetition": World(0.01, 0.05),
     "refusal": World(0.04, 0.1),
     "thumbs": World(0.75, 0.2, answers=2),
+    "rating": World(0.7, 0.2, answers=2),
+    "retries": World(0.03, 0.1),
+    "regenerations": World(0.04, 0.1),
+    "escalations": World(0.005, 0.1),
+    "abandoned": World(0.02, 0.1),
 }
 """Users of production by metric. Measured users of each arm are counted, for thumbs those who gave one."""
 EFFECTS = (("thumbs", 0.02), ("thumbs", 0.10), ("length", 0.20), ("errors", 0.01))

@@ -34,6 +34,8 @@ class Verdict(StrEnum):
     """The worsening is shown to be larger than the plan's harm bound."""
     DEAD = "dead"
     """Nothing to go by: no measurement, too few users, or too many that failed."""
+    SILENT = "silent"
+    """Too few users were measured in a metric that the plan calls optional."""
     UNDECIDED = "undecided"
     """Alive, and neither harm nor its absence is shown."""
     NON_INFERIOR = "non_inferior"
@@ -175,7 +177,8 @@ def decide(
         waits += [
             finding.reason
             for finding in findings
-            if finding.verdict is not Verdict.DEAD and not _reached(plan.metrics[finding.metric], finding)
+            if finding.verdict not in (Verdict.DEAD, Verdict.SILENT)
+            and not _reached(plan.metrics[finding.metric], finding)
         ]
     if waits:
         return Decision(Action.HOLD, "; ".join(waits), findings)
@@ -212,12 +215,13 @@ def judge(name: str, metric: Metric, state: MetricState | None, max_failed: floa
             f"bound {metric.harm:.1%}",
         )
     for arm, measured in (("candidate", state.candidate), ("production", state.baseline)):
-        if measured.failed_share > max_failed:
+        if measured.failed_share > max_failed and (measured.failed or not metric.optional):
             failed = f"{measured.failed} of {measured.failed + measured.answers} measurements failed"
             return Finding(name, Verdict.DEAD, f"{name}: of {arm} {failed}")
         if measured.users < metric.users:
+            verdict = Verdict.SILENT if metric.optional else Verdict.DEAD
             return Finding(
-                name, Verdict.DEAD, f"{name}: {measured.users} of {metric.users} measured users of {arm}"
+                name, verdict, f"{name}: {measured.users} of {metric.users} measured users of {arm}"
             )
     known = [figure for figure in (state.worsening, state.lower, state.upper) if figure is not None]
     if state.worsening is None or not all(map(math.isfinite, known)):
@@ -243,7 +247,7 @@ def _of_holdback(
 ) -> Decision:
     days = 0.0 if plan.holdback is None else plan.holdback.days
     waits = [*_ratio_waits(ratio, needed=True), *_exposure_waits(exposure, users=0, hours=24 * days)]
-    if all(finding.verdict is Verdict.DEAD for finding in findings):
+    if all(finding.verdict in (Verdict.DEAD, Verdict.SILENT) for finding in findings):
         waits.append("no metric is measured")
     if waits:
         return Decision(Action.HOLD, "; ".join(waits), findings)

@@ -77,6 +77,8 @@ class _Metric(_Strict):
     """What the last step asks for; `no_harm` is for what is too rare to be shown within a margin."""
     users: PositiveInt = 20
     """Measured users that each arm needs before the metric counts as alive."""
+    optional: bool = False
+    """Where an arm has fewer measured users, the metric holds nothing up; harm that is shown still aborts."""
     stages: tuple[str, ...] = ()
     """Names of the stages that look at it; all of them where empty."""
     weight: Annotated[float, Field(gt=0, le=100)] = 1.0

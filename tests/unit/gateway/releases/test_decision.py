@@ -97,6 +97,23 @@ def test_a_metric_that_is_dead_holds_in_every_stage(
     assert told.findings[0].verdict is Verdict.DEAD
 
 
+@pytest.mark.parametrize(
+    ("state", "action"),
+    [
+        (replace(FINE, candidate=ArmState(0, 0, 0, None), worsening=None), Action.DONE),
+        (replace(FINE, baseline=ArmState(19, 60, 0, 0.1)), Action.DONE),
+        (replace(FINE, candidate=ArmState(0, 0, 9, None)), Action.HOLD),
+        (UNSURE, Action.HOLD),
+        (replace(FINE, candidate=ArmState(3, 3, 0, 1.0), worsening=0.3, lower=0.02), Action.ABORT),
+    ],
+)
+def test_an_optional_metric_holds_only_where_it_is_measured(state: MetricState, action: Action) -> None:
+    errors = PLAN.metrics["errors"].model_copy(update={"optional": True})
+    plan = PLAN.model_copy(update={"metrics": {**PLAN.metrics, "errors": errors}})
+    states = {"errors": state, "thumbs": FINE}
+    assert decide(plan, "canary-50", states, ENOUGH, replace(EVEN, expected_share=0.5)).action is action
+
+
 @pytest.mark.parametrize("stage", ["shadow", "canary-10", "canary-50", HOLDBACK])
 def test_harm_aborts_at_once_at_any_stage(stage: str) -> None:
     """Before the exposure, beside a dead metric and a wrong ratio, and with few users."""

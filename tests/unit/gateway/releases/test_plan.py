@@ -8,7 +8,7 @@ import pytest
 
 from gateway.releases.budget import levels, ratio_level
 from gateway.releases.measure import block_sizes
-from gateway.releases.plan import HOLDBACK, ReleasePlan, ShareMetric, load_release_plan
+from gateway.releases.plan import HOLDBACK, ReleasePlan, ShareMetric, Source, load_release_plan
 from ratchet.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -40,6 +40,12 @@ def test_the_default_walks_as_documented() -> None:
     assert [block_sizes(plan, stage) for stage in (*walk, HOLDBACK)] == [
         (1, 1), (1, 99), (1, 19), (1, 3), (1, 1), (19, 1),
     ]  # fmt: skip
+
+
+def test_the_default_looks_at_everything_that_is_measured() -> None:
+    """But for timeouts, which errors contain, and verdicts of guardrails, which a deployment may not have."""
+    looked_at = set(load_release_plan(ROOT / "deploy" / "releases" / "default.toml").metrics)
+    assert set(Source) - looked_at == {Source.TIMEOUTS, Source.GUARDRAIL}
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
