@@ -149,7 +149,7 @@ async def running_parts(settings: GatewaySettings) -> AsyncGenerator[Parts]:
         witnesses,
         admission,
         places=settings.shadow_places,
-        timeout_s=settings.shadow_timeout_s,
+        timeout_s=settings.shadow_timeout_s or settings.upstream_timeout_s,
     )
     metrics.observe(pool, lambda: follower.snapshot)
     ledger.start()

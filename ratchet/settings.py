@@ -65,8 +65,8 @@ class GatewaySettings(Process):
     """Seconds until the engine's first byte."""
     shadow_places: Annotated[int, Field(ge=0)] = 8
     """Shadow answers under way at once in this process; requests beyond are not copied."""
-    shadow_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """Seconds a shadow answer may take in all."""
+    shadow_timeout_s: Annotated[float, Field(gt=0)] | None = None
+    """Seconds a shadow answer may take in all; none: as long as the answer it is a copy of may."""
     switch_dir: Path | None = None
     """Folder in which `ratchet release abort --offline` leaves its switch; none: there is no such switch."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 8 << 20

@@ -8,6 +8,7 @@ from gateway.releases.budget import levels, ratio_level
 from gateway.releases.confidence import Contrast, compared, quantile, share_beyond, user_quantile
 from gateway.releases.decision import ArmState, MetricState, RatioState
 from gateway.releases.plan import (
+    ENDED,
     HOLDBACK,
     PROBED,
     Metric,
@@ -28,7 +29,8 @@ def measure(plan: ReleasePlan, stage: str, name: str, candidate: Sample, baselin
         stage: Name of the stage, or `holdback`, where the candidate is the promoted policy.
         name: Of the metric.
         candidate: The candidate's measurements since the stage began.
-        baseline: Production's; in a shadow stage those of the answers that the candidate shadowed.
+        baseline: Production's; in a shadow stage those of the answers that the candidate shadowed, and of how
+            answers ended those of all.
 
     Raises:
         KeyError: The metric is not looked at in that stage.
@@ -68,7 +70,7 @@ def canary_share(plan: ReleasePlan, stage: str) -> float:
 
 def block_sizes(plan: ReleasePlan, stage: str) -> tuple[int, int]:
     """Users of the candidate and of production in one block: as the plan's shares, one of them 1."""
-    if stage != HOLDBACK and plan.stage(stage).kind == "shadow":
+    if _is_shadow(plan, stage):
         return 1, 1
     share = canary_share(plan, stage)
     return max(1, round(share / (1 - share))), max(1, round((1 - share) / share))
@@ -145,20 +147,30 @@ def _in_own_units(metric: ShareMetric | RatioMetric, figure: float | None) -> fl
 
 
 def _is_paired(plan: ReleasePlan, stage: str, name: str) -> bool:
-    shadows = stage != HOLDBACK and plan.stage(stage).kind == "shadow"
-    return shadows or plan.source_of(name) in PROBED
+    source = plan.source_of(name)
+    return source in PROBED or (_is_shadow(plan, stage) and source not in ENDED)
+
+
+def _is_shadow(plan: ReleasePlan, stage: str) -> bool:
+    return stage != HOLDBACK and plan.stage(stage).kind == "shadow"
 
 
 def _blocks(
     plan: ReleasePlan, stage: str, name: str, candidate: Sample, baseline: Sample, own: Floats, other: Floats
 ) -> tuple[Floats, Floats]:
-    """Means of the blocks of both arms, shape [blocks]; copies and probes are beside their own."""
+    """Means of the blocks of both arms, shape [blocks]; copies and probes are beside their own.
+
+    What is not copied in a shadow stage stands in blocks of one user with a copy and as many users of
+    production as requests are made for each copy.
+    """
     if _is_paired(plan, stage, name):
         places = {unit: place for place, unit in enumerate(baseline.units)}
         both = [(place, places[unit]) for place, unit in enumerate(candidate.units) if unit in places]
         pairs = np.array(both, dtype=np.int64).reshape(-1, 2)
         return own[pairs[:, 0]], other[pairs[:, 1]]
-    mine, its = block_sizes(plan, stage)
+    mine, its = (
+        (1, round(1 / plan.stage(stage).share)) if _is_shadow(plan, stage) else block_sizes(plan, stage)
+    )
     blocks = min(len(own) // mine, len(other) // its)
     return (
         own[: blocks * mine].reshape(blocks, mine).mean(axis=1),

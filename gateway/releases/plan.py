@@ -53,6 +53,8 @@ class Source(StrEnum):
 
 PROBED = frozenset({Source.REFUSAL_BENIGN, Source.REFUSAL_HARMFUL, Source.SENTINEL})
 """Sources whose unit is a probe, which both arms answer, in place of a user."""
+ENDED = frozenset({Source.ERRORS, Source.TIMEOUTS, Source.ABANDONED})
+"""How answers ended: a shadow gets copies of good ones only, so production counts all of its own."""
 
 
 class _Strict(BaseModel):

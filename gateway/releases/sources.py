@@ -2,7 +2,8 @@
 
 Users are what the sticky canary sorts: the client's user, else the session, else the key. In a canary
 stage both policies answer users of their own; in a shadow stage the candidate's copies stand beside the
-answers they are copies of; probes stand by themselves, and each probe counts as a user.
+answers they are copies of, but for how answers ended: only good ones are copied, so production's failures are
+those of all its answers. Probes stand by themselves, and each probe counts as a user.
 """
 
 from collections.abc import Callable, Hashable
@@ -99,24 +100,31 @@ def read_measurements(
         "candidate": release.policy,
         "baseline": release.baseline,
     }
-    answers = session.execute(_OF_COPIES if shadow else _OF_USERS, asked).all()
+    asked_for = session.execute(_OF_USERS, asked).all()
+    answers = session.execute(_OF_COPIES, asked).all() if shadow else asked_for
     said = _said(session, asked)
     probes = session.execute(_OF_PROBES, asked).all()
+    ended = {release.policy: answers, release.baseline: asked_for}
     return {
-        policy: _of_policy([row for row in answers if row.policy == policy],
-                           [row for row in probes if row.policy == policy], said, prices)
-        for policy in (release.policy, release.baseline)
+        policy: _of_policy(*([row for row in rows if row.policy == policy]
+                             for rows in (answers, of_all, probes)), said, prices)
+        for policy, of_all in ended.items()
     }  # fmt: skip
 
 
 def _of_policy(
-    answers: list[Row[Any]], probes: list[Row[Any]], said: dict[Any, list[tuple[str, float]]], prices: Prices
+    answers: list[Row[Any]],
+    ended: list[Row[Any]],
+    probes: list[Row[Any]],
+    said: dict[Any, list[tuple[str, float]]],
+    prices: Prices,
 ) -> Measured:
     pairs: dict[str, Pairs] = {source.value: [] for source in Source}
-    for row in answers:
+    for row in ended:
         pairs[Source.ERRORS].append((row.unit, float(row.status == "error")))
         pairs[Source.TIMEOUTS].append((row.unit, float(row.error_code == "engine_timeout")))
         pairs[Source.ABANDONED].append((row.unit, float(row.status == "cancelled")))
+    for row in answers:
         if row.status == "ok":
             for source, figure in _FIGURES.items():
                 pairs[source].append((row.unit, figure(row, prices)))

@@ -141,6 +141,27 @@ def test_a_shadow_is_compared_with_the_answers_it_is_a_copy_of(
     assert seen[NEW].units == seen[OLD].units == {"user:ann"}
 
 
+def test_a_shadow_fails_no_more_than_production_where_both_fail_alike(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    """Of 400 users who ask once a fifth gets an error, which is not copied, and of the copies a fifth fails."""
+    release = begin(control, engine, 1)
+    failed: dict[str, Any] = {"status": "error", "error_code": "engine_timeout"}
+    originals = [answer(release, OLD, f"u{n}", **({} if n % 5 else failed)) for n in range(400)]
+    copies = [
+        answer(release, NEW, row["user_id"], pair_of=row["id"], arm="shadow", **({} if n % 5 else failed))
+        for n, row in enumerate(row for row in originals if row["status"] == "ok")
+    ]
+    put(database.owner_url, *originals, *copies)
+    seen = look(engine, release)
+    assert seen.decision.action is Action.ADVANCE
+    state = seen.states["errors"]
+    assert (state.baseline.users, state.candidate.users, state.worsening) == (400, 320, pytest.approx(0.0))
+    assert state.lower is not None
+    assert state.upper is not None
+    assert state.lower < 0 < state.upper
+
+
 def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engine: Engine) -> None:
     release = begin(control, engine, 2)
     seen = look(engine, release)

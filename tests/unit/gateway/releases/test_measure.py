@@ -131,9 +131,13 @@ def test_copies_and_probes_are_compared_with_their_own() -> None:
     rng = np.random.default_rng(1)
     figures = rng.integers(0, 2, 300).astype(float)
     rows = [(user, float(value)) for user, value in enumerate(figures)]
-    told = plan(errors={**SHARE, "worse": "higher"}, refusal_benign={**SHARE, "worse": "higher"})
+    told = plan(
+        errors={**SHARE, "worse": "higher"},
+        truncation={**SHARE, "worse": "higher"},
+        refusal_benign={**SHARE, "worse": "higher"},
+    )
     own, other = Sample.of(rows), Sample.of(rows[::-1])
-    shadow = measure(told, "shadow", "errors", own, other)
+    shadow = measure(told, "shadow", "truncation", own, other)
     probes = measure(told, "canary", "refusal_benign", own, other)
     blocks = measure(told, "canary", "errors", own, other)
     assert shadow.upper is not None
@@ -142,6 +146,22 @@ def test_copies_and_probes_are_compared_with_their_own() -> None:
     assert shadow.upper < 0.06
     assert probes.upper < 0.06
     assert blocks.upper > 0.06
+
+
+def test_how_copies_end_is_compared_in_blocks_of_all_of_production() -> None:
+    """Half of the requests are copied: a block is a user with a copy and any two of production."""
+    told = plan(errors={**SHARE, "worse": "higher"})
+    copies = sample([[1.0]] * 40)
+    known = Sample.of([(user, 0.0) for user in range(40)])
+    others = Sample.of([(f"other {user}", 0.0) for user in range(80)])
+    assert measure(told, "shadow", "errors", copies, others) == measure(
+        told, "shadow", "errors", copies, Sample.of([(user, 0.0) for user in range(80)])
+    )
+    full = measure(told, "shadow", "errors", copies, others).lower
+    half = measure(told, "shadow", "errors", copies, known).lower
+    assert full is not None
+    assert half is not None
+    assert full > half > 0.02
 
 
 def test_a_small_canary_stands_beside_as_many_of_production_as_the_plan_says() -> None:
