@@ -72,7 +72,7 @@ def ledger(snapshot: Document, training: Document) -> Document | None:
     read = snapshot.get("ledger")
     if not read:
         return None
-    used = training.get("data")
+    used: Document | None = training.get("data") or None
     return {
         "data": read["data"],
         "in_the_snapshot": read["used"],

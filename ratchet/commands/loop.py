@@ -93,7 +93,7 @@ def retry(name: Turn, data_dir: DataDir = None, as_json: AsJson = False) -> None
 
 
 def follow(engine: "Engine", name: str) -> Document:
-    """Shows a turn until it is over.
+    """Shows a turn on stderr until it is over.
 
     Args:
         engine: As the operator.
@@ -102,10 +102,11 @@ def follow(engine: "Engine", name: str) -> Document:
     Returns:
         The turn as it ended.
     """
+    from rich.console import Console
     from rich.live import Live
 
     document = _read(engine, name)
-    with Live(_story(document), refresh_per_second=4) as live:
+    with Live(_story(document), console=Console(stderr=True), refresh_per_second=4) as live:
         while document["state"] in ("waiting", "running"):
             time.sleep(LOOK_EVERY_S)
             document = _read(engine, document["loop"])

@@ -204,7 +204,21 @@ class Server:
         reason = "length" if count == wanted else "stop"
         choices = range(document.get("n", 1))
         await asyncio.sleep(told.first_s)
+        if not document.get("stream"):
+            await sender.json(self.whole(chat, told, count, reason, choices))
+            return
         await self.stream(chat, document, told, count, reason, choices, sender)
+
+    def whole(self, chat: bool, told: Behaviour, count: int, reason: str, choices: range) -> Json:
+        """The body of an answer that was not asked for as a stream; the gateway never asks so."""
+        text = "".join(told.text.format(number) for number in range(count))
+        said: Json = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        return {
+            **self.head(chat),
+            "choices": [{"index": index, **said, "finish_reason": reason} for index in choices],
+            "usage": usage(count * len(choices)),
+            "system_fingerprint": told.fingerprint,
+        }
 
     async def stream(
         self,
