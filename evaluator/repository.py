@@ -39,6 +39,8 @@ _CANDIDATES = text("""
     SELECT DISTINCT ON (policy) step, policy, coalesce(kl_k3, kl_k1) AS kl
     FROM training.checkpoint WHERE round_id = :round AND policy IS NOT NULL ORDER BY policy, step
 """)
+TRAFFIC = "traffic"
+"""What prompts are held out as that came from people who may want to be forgotten."""
 OF_A_SUITE = "suite:"
 """What the names of prompts begin with that a suite's own file brings along."""
 

@@ -18,7 +18,7 @@ from evaluator.comparing import Contest, decided_without_a_judge, judged_of
 from evaluator.figures import rates
 from evaluator.generation import Given
 from evaluator.raters import SOURCE, ask_raters, collect
-from evaluator.repository import RunRows, begin_run, hold_out
+from evaluator.repository import TRAFFIC, RunRows, begin_run, hold_out
 from evaluator.scorers.outcome import Answer
 from evaluator.suites.items import Item
 from evaluator.turns import in_turn
@@ -27,7 +27,7 @@ from ratchet.db.models.evaluation import EvalRun
 from ratchet.ids import floor_of
 from ratchet.prompts import message_text
 
-KIND, SUITE, DIMENSION = "weekly traffic", "traffic", "helpfulness"
+KIND, SUITE, DIMENSION = "weekly traffic", TRAFFIC, "helpfulness"
 SAMPLE = 100
 VOTES = 2
 WINDOW = timedelta(days=7)

@@ -86,12 +86,15 @@ def hold(
     as_json: AsJson = False,
 ) -> None:
     """Hold prompts out: evaluations ask them, and nothing that is or overlaps one trains any more."""
-    from evaluator.repository import hold_out
+    from evaluator.repository import OF_A_SUITE, TRAFFIC, hold_out
     from evaluator.suites.loaders import load_prompts
     from ratchet.commands.operator import role_engine
     from ratchet.db.engine import session_scope
     from ratchet.db.roles import Role
+    from ratchet.errors import UsageError
 
+    if suite == TRAFFIC or suite.startswith(OF_A_SUITE):
+        raise UsageError(f"prompts that are held out as {suite!r} are not an operator's: take another name")
     prompts = load_prompts(file)
     with role_engine(Home.resolve(data_dir), Role.EVALUATOR) as database, session_scope(database) as session:
         new = hold_out(session, suite, prompts)

@@ -240,28 +240,35 @@ CREATE VIEW evaluation.reward_of_selected WITH (security_barrier) AS
 """
 
 FORGETTING = """
+CREATE INDEX item_prompt ON evaluation.item (prompt_hash);
+
 CREATE FUNCTION evaluation.forget_prompts() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     hashes text[];
+    theirs text[];
+    one record;
 BEGIN
     SELECT array_agg(DISTINCT prompt_hash) INTO hashes FROM gone
         WHERE prompt_hash IS NOT NULL AND feedback.split_of(prompt_hash) = 'heldout';
     IF hashes IS NULL THEN
         RETURN NULL;
     END IF;
-    DELETE FROM evaluation.verdict WHERE (run_id, suite, item) IN (
+    SELECT coalesce(array_agg(hash), '{}') INTO theirs FROM unnest(hashes) AS hash
+        WHERE NOT EXISTS (
+            SELECT FROM feedback.heldout_prompt WHERE prompt_hash = hash AND suite <> 'traffic');
+    FOR one IN
         SELECT run_id, suite, item FROM evaluation.item
-        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
-    DELETE FROM evaluation.outcome WHERE (run_id, suite, item) IN (
-        SELECT run_id, suite, item FROM evaluation.item
-        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
-    DELETE FROM evaluation.answer WHERE (run_id, suite, item) IN (
-        SELECT run_id, suite, item FROM evaluation.item
-        WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic');
-    DELETE FROM evaluation.item WHERE prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic';
-    DELETE FROM feedback.comparison
-        WHERE pool = 'evaluation' AND source = 'candidate' AND prompt_hash = ANY (hashes);
+        WHERE prompt_hash = ANY (theirs) OR prompt_hash = ANY (hashes) AND spec ->> 'from' = 'traffic'
+    LOOP
+        DELETE FROM evaluation.verdict WHERE (run_id, suite, item) = (one.run_id, one.suite, one.item);
+        DELETE FROM evaluation.outcome WHERE (run_id, suite, item) = (one.run_id, one.suite, one.item);
+        DELETE FROM evaluation.answer WHERE (run_id, suite, item) = (one.run_id, one.suite, one.item);
+        DELETE FROM feedback.comparison
+            WHERE pool = 'evaluation' AND source = 'candidate' AND prompt_hash = ANY (hashes)
+                AND starts_with(a_answer, format('evaluation:%s:%s:%s:', one.run_id, one.suite, one.item));
+        DELETE FROM evaluation.item WHERE (run_id, suite, item) = (one.run_id, one.suite, one.item);
+    END LOOP;
     DELETE FROM feedback.heldout_prompt WHERE suite = 'traffic' AND prompt_hash = ANY (hashes);
     RETURN NULL;
 END $$;

@@ -3,22 +3,32 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import count, islice
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import Engine
 
+from evaluator.harness import Parts, RunPlan, evaluate
+from evaluator.raters import StillRating
+from evaluator.repository import TRAFFIC, hold_out
+from evaluator.settings import EvaluatorSettings
+from evaluator.suites.model import load_suite
 from evaluator.weekly import collect_ratings, sample_traffic
+from ratchet.db.engine import session_scope
 from ratchet.db.roles import Role
 from ratchet.prompts import Split, hash_of_text, split
 from tests.conftest import Database
-from tests.support.evaluation import PRODUCTION, candidate, put_policy, rows
+from tests.support.evaluation import PRODUCTION, candidate, put_engine, put_policy, rows
 from tests.support.feedback import put, put_raters, put_votes, response, serve_policy, user
+from tests.support.scripted_policy import scripted_policies
 
 HELD = list(
     islice((t for t in map("Held out {}?".format, count()) if split(hash_of_text(t)) is Split.HELDOUT), 6)
 )
+
+REFS = (PRODUCTION, candidate(1))
 
 
 @pytest.fixture
@@ -146,3 +156,48 @@ def test_whoever_is_forgotten_is_forgotten_here_too(
     rows(traffic.url(Role.OPERATOR), "SELECT feedback.forget_user('bob', now() + interval '1 minute')")
     assert set(left().values()) == {0}
     assert kept() == before - 1
+
+
+HELD_OUT = """
+name = "held-out"
+description = "Which answer is better."
+skill = "helpfulness"
+role = "conduct"
+scorer = "judge"
+dimension = "helpfulness"
+source = { table = "heldout", limit = 10 }
+"""
+
+
+def test_a_forgotten_prompt_goes_however_it_was_asked_and_an_operators_own_stays(
+    traffic: Database, engine_of: Callable[[Role], Engine], tmp_path: Path
+) -> None:
+    """Two prompts of traffic are in the held-out table; one of them an operator had held out too."""
+    database, url = engine_of(Role.EVALUATOR), traffic.owner_url
+    theirs, both = HELD[0], HELD[1]
+    with scripted_policies({ref: lambda text, ref=ref: f"{ref}: {text}" for ref in REFS}) as served:
+        for ref in REFS:
+            put_engine(url, ref, served.url)
+        with session_scope(database) as session:
+            hold_out(session, TRAFFIC, [theirs, both])
+            hold_out(session, "own", [both])
+        path = tmp_path / "suite.toml"
+        path.write_text(HELD_OUT)
+        plan = RunPlan((candidate(1),), PRODUCTION, (load_suite(path),), raters=2)
+        parts = Parts(database, EvaluatorSettings(), "key", lambda _: None, lambda _: None)
+        with pytest.raises(StillRating):
+            evaluate(plan, parts)
+
+    def left(text: str) -> list[int]:
+        mine = hash_of_text(text)
+        return [
+            rows(url, f"SELECT count(*) FROM {table} WHERE {column} = %s", mine)[0][0]  # noqa: S608
+            for table, column in (
+                ("evaluation.item", "prompt_hash"), ("evaluation.answer", "item"),
+                ("feedback.comparison", "prompt_hash"), ("feedback.heldout_prompt", "prompt_hash"),
+            )
+        ]  # fmt: skip
+
+    assert (left(theirs), left(both)) == ([1, 2, 1, 1], [1, 2, 1, 2])
+    rows(url, "DELETE FROM serving.response RETURNING id")
+    assert (left(theirs), left(both)) == ([0, 0, 0, 0], [1, 2, 1, 1])

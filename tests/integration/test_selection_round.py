@@ -378,6 +378,9 @@ def test_select_and_report_as_commands(ground: Ground) -> None:
     (ground.folder / "held.txt").write_text('Plain one?\n{"prompt": "Two?"}\n\nPlain one?\n')
     held = ratchet("evaluate", "hold", f"{ground.folder}/held.txt", "--suite", "more", "--json")
     assert json.loads(held.stdout) == {"suite": "more", "prompts": 3, "new": 2}
+    for name in ("traffic", "suite:sums"):
+        reserved = ratchet("evaluate", "hold", f"{ground.folder}/held.txt", "--suite", name)
+        assert (reserved.returncode, "take another name" in reserved.stderr) == (2, True)
     wrong = ratchet("select", "--round", "nonsense", "--json")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr.startswith("ratchet: 'nonsense' is no round id")

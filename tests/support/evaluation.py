@@ -42,12 +42,18 @@ def put_policy(url: str, ref: str, *, parent: str | None = None, engine: str | N
                 Jsonb(provenance),
             ),
         )
-        if engine is not None:
-            connection.execute(
-                "INSERT INTO registry.engine (id, policy, managed, desired, state, url, fingerprint)"
-                " VALUES (%s, %s, false, 'up', 'up', %s, %s)",
-                (new_id(), ref, engine, fingerprint),
-            )
+    if engine is not None:
+        put_engine(url, ref, engine, fingerprint)
+
+
+def put_engine(url: str, policy: str, address: str, fingerprint: str | None = None) -> None:
+    """Wants an engine that is reached by this address, and nobody's to start."""
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "INSERT INTO registry.engine (id, policy, managed, desired, state, url, fingerprint)"
+            " VALUES (%s, %s, false, 'up', 'up', %s, %s)",
+            (new_id(), policy, address, fingerprint),
+        )
 
 
 def put_round(url: str, *, policy: str = PRODUCTION, snapshot: str = "s" * 64, method: str = "dpo") -> UUID:
