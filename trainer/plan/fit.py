@@ -35,13 +35,16 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether there is room also for grown answers."""
-        return self.grown.peak <= self.capacity
+        """Whether there is room now, and for grown answers."""
+        return self.headroom >= 0
 
     @property
     def headroom(self) -> int:
-        """Bytes left once answers have grown; negative where they are missing."""
-        return self.capacity - self.grown.peak
+        """Bytes left at the fuller of both times; negative where they are missing.
+
+        That may be now: longer answers leave fewer prompts, whose keys branches copy, in a micro-batch.
+        """
+        return self.capacity - max(self.now.peak, self.grown.peak)
 
     def require(self) -> None:
         """Refuses a plan without headroom.
@@ -51,11 +54,13 @@ class Fit:
         """
         if self.fits:
             return
-        parts = [part for part in self.grown.parts if self.grown.fullest in part.phases]
+        full_now = self.now.peak > self.capacity
+        plan = self.now if full_now else self.grown
+        parts = [part for part in plan.parts if plan.fullest in part.phases]
         largest = max(parts, key=lambda part: part.bytes)
-        when = "now" if self.now.peak > self.capacity else f"once answers are {self.growth:g} times as long"
+        when = "now" if full_now else f"once answers are {self.growth:g} times as long"
         raise DoesNotFit(
-            f"no room {when}: {mib(self.grown.peak)} are needed and {mib(self.capacity)} are there; "
+            f"no room {when}: {mib(plan.peak)} are needed and {mib(self.capacity)} are there; "
             f"the largest part is {largest.name} with {mib(largest.bytes)}: {_advice(largest)}"
         )
 

@@ -51,22 +51,24 @@ BUCKET = 500_000_000
 
 
 def load_of(examples: Examples, layout: Layout, processes: int = 1) -> Load:
-    """The largest micro-batch that a layout makes of examples as long as these.
+    """The largest micro-batch that a layout makes of examples of which the longest are as long as these.
 
     A prompt of p tokens with k answers of a tokens takes `p + k a` positions as branches, which is one prompt
     for all of its answers, and `k (p + a)` packed side by side or padded. Each branch copies the keys and
-    values it sees, `p + a`, into one stretch.
+    values it sees, `p + a`, into one stretch. Shorter examples fill what the longest leave of the capacity,
+    in the same proportions. Padded batches are made of the whole step before ranks divide them.
     """
     prompt, answer, answers = examples.prompt, examples.answer, examples.answers
     branches = layout.packing is Packing.BRANCHES
     size = prompt + answers * answer if branches else answers * (prompt + answer)
     share = -(-layout.batch // processes)
-    together = max(1, min(layout.capacity // size, share))
+    most = layout.batch if layout.packing is Packing.PADDED else share
+    tokens = max(size, min(layout.capacity, most * size))
     return Load(
-        tokens=together * size,
-        joined=together * answers * (prompt + answer) if branches and answers > 1 else 0,
-        scored=together * answers * answer,
-        batches=-(-share // together),
+        tokens=tokens,
+        joined=-(-tokens * answers * (prompt + answer) // size) if branches and answers > 1 else 0,
+        scored=-(-tokens * answers * answer // size),
+        batches=-(-share * size // tokens),
     )
 
 

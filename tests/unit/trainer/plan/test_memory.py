@@ -12,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ratchet.errors import UsageError
 from trainer.attention import BranchAttention, Way
+from trainer.batches import build, divide
 from trainer.config import Method, Packing, ReferenceWay, RoundConfig
 from trainer.data.branches import build_row
 from trainer.data.examples import Example
@@ -180,17 +181,38 @@ def test_an_adapter_trains_its_own_weights_only() -> None:
 
 
 @given(
-    st.integers(1, 300), st.integers(1, 300), st.integers(1, 2), st.sampled_from(list(Packing)),
-    st.integers(100, 2000), st.integers(1, 40), st.integers(1, 4),
-)  # fmt: skip
-def test_a_micro_batch_holds_its_capacity_or_one_example(
-    prompt: int, answer: int, answers: int, packing: Packing, capacity: int, batch: int, processes: int
+    st.lists(st.tuples(st.integers(1, 90), st.integers(1, 90), st.integers(1, 90)), min_size=1, max_size=40),
+    st.sampled_from(list(Packing)),
+    st.integers(60, 600),
+    st.integers(1, 4),
+)
+def test_no_micro_batch_is_larger_than_the_planned_one(
+    lengths: list[tuple[int, int, int]], packing: Packing, capacity: int, processes: int
 ) -> None:
-    load = load_of(Examples(prompt, answer, answers), Layout(packing, capacity, batch), processes)
-    examples = load.scored // (answers * answer)
-    assert load.tokens <= capacity or examples == 1
-    assert examples * load.batches * processes >= batch
+    """What `divide` makes of pairs of any lengths, with the longest prompt and answer as the plan's."""
+    pairs = [
+        Example(tuple(range(at, at + prompt)), (tuple(range(chosen)), tuple(range(500, 500 + rejected))))
+        for at, (prompt, chosen, rejected) in enumerate(lengths)
+    ]
+    prompt = max(prompt for prompt, _, _ in lengths)
+    answer = max(max(chosen, rejected) for _, chosen, rejected in lengths)
+    load = load_of(Examples(prompt, answer, 2), Layout(packing, capacity, len(pairs)), processes)
+    one = prompt + 2 * answer if packing is Packing.BRANCHES else 2 * (prompt + answer)
+    assert load.tokens <= max(capacity, one)
+    assert load.tokens * load.batches * processes >= len(pairs) * one
     assert load.scored <= load.tokens
+    for rank in divide(pairs, packing, capacity, ranks=processes):
+        for places in rank:
+            if places:
+                assert build([pairs[place] for place in places], packing, pad_id=0).tokens <= load.tokens
+
+
+def test_short_examples_fill_what_a_long_one_leaves() -> None:
+    """One pair of 600 tokens and eight of 50 are a row of 1000: 400 of them answers of the long pair, the
+    rest planned with as large a share of answers."""
+    load = load_of(Examples(200, 200, 2), Layout(Packing.BRANCHES, 1000, 9))
+    assert (load.tokens, load.joined, load.scored) == (1000, 1334, 667)
+    assert load.batches == 6
 
 
 def config(**changed: object) -> RoundConfig:
@@ -219,6 +241,20 @@ def test_a_plan_without_room_for_longer_answers_is_refused_with_a_way_out() -> N
         fit(setup, examples, layout, capacity=RUNTIME["cpu"]).require()
     with pytest.raises(UsageError, match="1 or more"):
         fit(setup, examples, layout, capacity=1, growth=0.5)
+
+
+def test_a_plan_that_is_fuller_now_than_later_is_judged_by_now() -> None:
+    """Of 512 tokens in pairs of 100 and 10 each, and of 100 and 40: branches copy 939 and 797 keys."""
+    setup = replace(setup_of(config(), SMALL, "cpu"), sampling=None, scores=True)
+    layout = Layout(Packing.BRANCHES, 512, 64)
+    found = fit(setup, Examples(100, 10, 2), layout, capacity=1 << 40, growth=4)
+    assert (found.now.load.joined, found.grown.load.joined) == (939, 797)
+    assert found.now.peak > found.grown.peak
+    tight = replace(found, capacity=found.grown.peak)
+    assert not tight.fits
+    assert tight.headroom == found.grown.peak - found.now.peak
+    with pytest.raises(DoesNotFit, match="no room now"):
+        tight.require()
 
 
 def test_a_reward_model_has_one_score_in_place_of_words_and_no_reference() -> None:
