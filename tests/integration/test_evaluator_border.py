@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from ratchet.canonical import digest_of_file
+from ratchet.db.engine import open_engine, session_scope
+from ratchet.db.models.training import RewardModel
 from ratchet.db.roles import SERVICE_ROLES, Role
 from ratchet.home import Home
 from ratchet.sealed import KEY_NAME, KEY_VARIABLE, reward_store
@@ -25,6 +28,8 @@ from ratchet.supervisor.ports import free_port
 from ratchet.supervisor.roster import Keys, roster
 from tests.support import border_attack
 from tests.support.stub_stack import Up, prepare
+from trainer.reward.drift import observe
+from trainer.reward.statistics import Measured
 
 ROOT = Path(__file__).parents[2]
 OBSTACLE = confinement.obstacle()
@@ -66,6 +71,22 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+def drifted(home: Home) -> None:
+    """A reward model whose accuracy fell from 0.9 to 0.2, as the trainer notes it, alarm and all."""
+    before = {"accuracy": asdict(Measured(0.9, 0.85, 0.95)), "pairs": 100}
+    now = {"accuracy": asdict(Measured(0.2, 0.15, 0.25)), "pairs": 100}
+    engine = open_engine(role_url(home, Role.TRAINER), application="test", pool_size=1)
+    with session_scope(engine) as session:
+        row = RewardModel(
+            ref="tiny@0123456789ab", name="tiny", version="0123456789ab", digest="0123456789ab",
+            artifact="a", snapshot="s", report=before, provenance={},
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        assert observe(session, row, report=now, policy=None, snapshot="s").fallen
+    engine.dispose()
+
+
 @pytest.fixture(scope="module")
 def up(scratch: Path) -> Iterator[Up]:
     """A stack that is ready, with a reward model in its store."""
@@ -78,6 +99,7 @@ def up(scratch: Path) -> Iterator[Up]:
     started = Up.start(home, "--port", str(free_port()))
     started.until("evaluator", "confined: it sees no secret")
     started.until("a token can be generated")
+    drifted(home)
     yield started
     started.process.send_signal(signal.SIGTERM)
     started.end()
@@ -138,7 +160,7 @@ def test_every_attack_from_the_evaluators_environment_fails(
 ) -> None:
     said = attack(up, commands[name])
     assert {name: words for name, words in said.items() if not words.startswith("refused: ")} == {}
-    assert len(said) >= 22 + 7 * 8
+    assert len(said) >= 24 + 7 * 8
 
 
 def test_the_same_attacks_succeed_where_nothing_confines_them(up: Up, commands: dict[str, Command]) -> None:
@@ -147,7 +169,7 @@ def test_the_same_attacks_succeed_where_nothing_confines_them(up: Up, commands: 
     for name in (
         "read the reward store's key", "read the trainer's address", "list the reward models",
         "find a secret in the own environment", "environment of feedback-web", "change the trainer's code",
-        "read rewards of checkpoints",
+        "read rewards of checkpoints", "read the measurements that alarms name",
     ):  # fmt: skip
         assert said[name].startswith("got: "), (name, said[name])
 

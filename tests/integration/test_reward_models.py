@@ -182,7 +182,12 @@ def test_what_is_not_there_is_one_line_and_code_2(ratchet: Cli, model: RewardMod
 
 
 def test_measured_again_on_like_pairs_nothing_is_alarmed_and_on_contrary_ones_it_is(
-    ratchet: Cli, engine: Engine, home: Home, model: RewardModel, snapshot: Path
+    ratchet: Cli,
+    engine: Engine,
+    home: Home,
+    model: RewardModel,
+    snapshot: Path,
+    module_database: Database,
 ) -> None:
     code, same, _ = ratchet("report", "tiny", "--snapshot", str(snapshot), "--json")
     assert code == 0
@@ -200,11 +205,13 @@ def test_measured_again_on_like_pairs_nothing_is_alarmed_and_on_contrary_ones_it
     document = json.loads(fallen)
     assert document["report"]["accuracy"]["value"] == 0.0
     assert document["drift"]["fallen"] is True
-    with engine.connect() as connection:
-        raised = connection.exec_driver_sql(
-            "SELECT kind, subject, detail ->> 'policy' FROM operations.alarm WHERE cleared_at IS NULL"
+    with session_scope(engine) as session:
+        (measured,) = [each for each in measurements(session, model.ref) if each.policy == "tiny@0"]
+    with psycopg.connect(module_database.url(Role.EVALUATOR)) as evaluator:
+        raised = evaluator.execute(
+            "SELECT kind, subject, detail FROM operations.alarm WHERE cleared_at IS NULL"
         )
-        assert raised.all() == [("reward-model-drift", model.ref, "tiny@0")]
+        assert raised.fetchall() == [("reward-model-drift", model.name, {"measurement": str(measured.id)})]
     shown = json.loads(ratchet("show", "tiny", "--json")[1])
     assert [each["policy"] for each in shown["measurements"]] == ["import:test", "tiny@0"]
     assert "not fallen" not in ratchet("show", "tiny")[1]

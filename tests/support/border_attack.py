@@ -88,6 +88,15 @@ def query(statement: str) -> list[Any]:
         return connection.execute(statement.encode()).fetchall()
 
 
+def told_by_alarms() -> list[Any]:
+    """What alarms say of reward models beside which measurement holds it."""
+    told = query("SELECT detail - 'measurement' FROM operations.alarm WHERE kind = 'reward-model-drift'")
+    figures = [detail for (detail,) in told if detail]
+    if told and not figures:
+        raise LookupError("alarms name measurements, and tell no figure")
+    return figures
+
+
 def any_device() -> str:
     """A disk, read past the file system."""
     with Path("/dev/disk").open("rb") as disk:
@@ -117,6 +126,11 @@ def attempts(order: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "log in as the trainer without a password": lambda: login(order["url_without_password"]),
         "log in as the owner without a password": lambda: login(order["owner_without_password"]),
         "read reward models' rows": lambda: query("SELECT * FROM reward.reward_model"),
+        "read figures of reward models in alarms": told_by_alarms,
+        "read the measurements that alarms name": lambda: query(
+            "SELECT report FROM reward.measurement JOIN operations.alarm ON detail ->> 'measurement' = "
+            "measurement.id::text"
+        ),
         "read rewards of checkpoints": lambda: query("SELECT reward FROM training.checkpoint"),
         "become the trainer": lambda: query("SET ROLE ratchet_trainer"),
         "read files through the server": lambda: query("SELECT pg_read_file('/etc/hostname')"),

@@ -49,6 +49,9 @@ def observe(
 ) -> Drift:
     """Writes a new measurement, and raises an alarm where the accuracy fell.
 
+    Alarms are read by everyone, the evaluator too; the figures are not for it, so the alarm names the
+    measurement that holds them.
+
     Args:
         session: As the trainer.
         model: The row of the reward model.
@@ -56,17 +59,12 @@ def observe(
         policy: Whose answers all pairs are; None where they are of several policies.
         snapshot: Digest of the data.
     """
-    found = drift(model.report, report)
+    found, identity = drift(model.report, report), new_id()
     session.add(
         RewardMeasurement(
-            id=new_id(), reward_model=model.ref, policy=policy, snapshot=snapshot, report=report
+            id=identity, reward_model=model.ref, policy=policy, snapshot=snapshot, report=report
         )
     )
     if found.fallen:
-        raise_alarm(
-            session,
-            "reward-model-drift",
-            model.ref,
-            {"policy": policy, "snapshot": snapshot, "pairs": report["pairs"], **found.document()},
-        )
+        raise_alarm(session, "reward-model-drift", model.name, {"measurement": str(identity)})
     return found
