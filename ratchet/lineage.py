@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from ratchet.db.models.evaluation import SelectionRow
-from ratchet.db.models.feedback import DatasetSnapshot
+from ratchet.db.models.feedback import DatasetSnapshot, DemonstrationEntry, PreferencePair
 from ratchet.db.models.registry import DecodeConfigRow, EngineProof, EngineRow, Policy
 from ratchet.db.models.serving import Response, TrafficPlan
 from ratchet.db.models.training import Checkpoint, TrainingRound
@@ -149,13 +149,16 @@ def of_round(session: Session, identity: UUID) -> dict[str, Any]:
 
 
 def of_user(session: Session, user: str) -> dict[str, Any]:
-    """A user's answers, counted by the policy, decode config and arm that gave them.
+    """A user's answers, counted by the policy, decode config and arm that gave them, and what was made of
+    them: the snapshots that hold the user's rows, each with every policy that would be trained anew without
+    them.
 
     Raises:
-        NotFound: No response names this user.
+        NotFound: No response and no row of a snapshot names this user.
     """
     responses = _counts(session, Response.user_id == user)
-    if not responses:
+    trained_on = _snapshots_of_user(session, user)
+    if not responses and not trained_on:
         raise NotFound(f"{user!r} is no response id, no policy, and no user of any stored response")
     refs = dict.fromkeys(row["policy"] for row in responses if row["policy"])
     policies = [policy for ref in refs if (policy := find(session, ref))]
@@ -167,7 +170,37 @@ def of_user(session: Session, user: str) -> dict[str, Any]:
         ),
         "responses": responses,
         "policies": [_policy(policy) for policy in policies],
+        "snapshots": trained_on,
     }
+
+
+def _snapshots_of_user(session: Session, user: str) -> list[dict[str, Any]]:
+    """Snapshots that hold rows of a user, the oldest first."""
+    held: dict[str, int] = {}
+    for table in (PreferencePair, DemonstrationEntry):
+        counted = select(table.snapshot, func.count()).where(table.user_id == user).group_by(table.snapshot)
+        held |= {row[0]: row[1] for row in session.execute(counted)}
+    snapshots = select(DatasetSnapshot).where(DatasetSnapshot.digest.in_(held))
+    return [
+        {
+            **_fields(row, _SNAPSHOT),
+            "rows_of_the_user": held[row.digest],
+            "policies_to_redo": _trained_on(session, row.digest),
+        }
+        for row in session.scalars(snapshots.order_by(DatasetSnapshot.created_at, DatasetSnapshot.digest))
+    ]
+
+
+def _trained_on(session: Session, snapshot: str) -> list[str]:
+    """The candidates of every round on a snapshot, and all policies that descend from them."""
+    made = (
+        select(Checkpoint.policy.label("ref"))
+        .join(TrainingRound, TrainingRound.id == Checkpoint.round_id)
+        .where(TrainingRound.snapshot == snapshot, Checkpoint.policy.is_not(None))
+        .cte("made", recursive=True)
+    )
+    made = made.union(select(Policy.ref).join(made, Policy.parent == made.c.ref))
+    return list(session.scalars(select(made.c.ref).order_by(made.c.ref)))
 
 
 def _counts(session: Session, condition: Any) -> list[dict[str, Any]]:

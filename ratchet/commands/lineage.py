@@ -45,7 +45,8 @@ def command(
     Of a response: its policy with digests, ancestors and provenance, its decode config, traffic plan, engine
     and the proof of that engine. Of a policy: ancestors, the rounds and snapshots that trained it and them,
     children, the plans it stood in, its engines and their proofs, its responses. Of a round: its policy, its
-    configuration, all data under it, its candidates. Of a user: the responses, by the policy that gave them.
+    configuration, all data under it, its candidates. Of a user: the responses, by the policy that gave them,
+    and every snapshot and policy to redo once `ratchet forget` has removed them.
     """
     from ratchet.commands.operator import operator_engine
     from ratchet.db.engine import session_scope

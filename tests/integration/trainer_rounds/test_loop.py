@@ -23,8 +23,9 @@ from ratchet.cli import main
 from ratchet.db.engine import session_scope
 from ratchet.db.models.training import TrainingRound
 from ratchet.db.roles import Role
-from ratchet.errors import UsageError
+from ratchet.errors import NotFound, UsageError
 from ratchet.home import Home
+from ratchet.lineage import of_user
 from ratchet.loop import State, Step, Wish
 from ratchet.loop_story import turn
 from ratchet.registry import PolicyVersion
@@ -37,6 +38,7 @@ from tests.support.feedback import (
     put,
     put_comparisons,
     put_event,
+    put_policy,
     put_votes,
     response,
     serve_policy,
@@ -415,3 +417,30 @@ def test_the_commands(
     assert "snapshot is waiting" in ratchet("loop", "retry", "last")[1]
     assert '"state": "waiting"' in ratchet("loop", "show", "last", "--json")[1]
     assert ratchet("loop", "show", "nobody")[0] == 2
+
+
+def test_the_lineage_of_a_user_names_every_snapshot_and_policy_to_redo(
+    stack: Stack, database: Database
+) -> None:
+    """One pair of bea's in a turn's snapshot; its candidates, and what grew from one of them later."""
+    [item] = put_comparisons(
+        database.owner_url, 1, prompt=TRAIN_PROMPT, a_policy=stack.parent.ref, b_policy=stack.parent.ref,
+        user_id="bea",
+    )  # fmt: skip
+    put_votes(database.owner_url, item, "a", "a")
+    identity = stack.ask()
+    stack.freeze()
+    stack.train(GOOD)
+    made = [
+        ref for (ref,) in rows(database.owner_url, "SELECT policy FROM training.checkpoint ORDER BY policy")
+    ]
+    put_policy(database.owner_url, "tiny@ffffffffffff", parent=made[0])
+    put_policy(database.owner_url, "tiny@eeeeeeeeeeee", parent=stack.parent.ref)
+    with session_scope(stack.operator) as session:
+        found = of_user(session, "bea")
+    assert [(held["rows_of_the_user"], held["policies_to_redo"]) for held in found["snapshots"]] == [
+        (1, sorted([*made, "tiny@ffffffffffff"]))
+    ]
+    assert found["snapshots"][0]["digest"] == stack.story(identity)["steps"][0]["subject"]
+    with session_scope(stack.operator) as session, pytest.raises(NotFound):
+        of_user(session, "carl")
