@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from sqlalchemy import Engine, select
@@ -180,6 +181,13 @@ def _add_refusals(app: FastAPI) -> None:
         if request.url.path.startswith(routes.PREFIX):
             return JSONResponse({"error": str(error)}, status)
         return pages.refusal(request, str(error), status)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_form(request: Request, error: RequestValidationError) -> Response:  # pyright: ignore[reportUnusedFunction]
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        if request.url.path.startswith(routes.PREFIX):
+            return JSONResponse({"error": wrong}, 422)
+        return pages.refusal(request, wrong, 422)
 
     @app.middleware("http")
     async def harden(request: Request, handle: Callable[[Request], pages.Answer]) -> Response:  # pyright: ignore[reportUnusedFunction]

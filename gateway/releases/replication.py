@@ -5,10 +5,10 @@ the task metrics of traffic of the same name. Its win rate, or other primary fig
 thumbs; the two have scales of their own, so of those only the direction is compared.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, FiniteFloat, TypeAdapter, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -20,6 +20,16 @@ from ratchet.errors import ConfigError
 Interval = dict[str, Any]
 DIRECTION_ONLY = "direction_only"
 """Key of an effect whose size cannot be compared with what traffic measures."""
+
+
+class Effect(BaseModel):
+    """An effect that somebody predicts, as a worsening: below 0 is a gain."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    estimate: FiniteFloat
+    low: FiniteFloat
+    high: FiniteFloat
 
 
 def observed_of(session: Session, release: Release) -> dict[str, Any]:
@@ -113,15 +123,17 @@ def read_predicted(path: Path) -> dict[str, Any]:
     """The effects that selection predicted, from a JSON file.
 
     Raises:
-        ConfigError: It cannot be read, or an effect lacks a number.
+        ConfigError: It cannot be read, or an effect lacks a number or has more.
     """
+    wanted = f"{path}: not a JSON object of metric to estimate, low and high"
     try:
-        document: Any = json.loads(path.read_text("utf-8"))
-        return {
-            str(metric): {name: float(effect[name]) for name in ("estimate", "low", "high")}
-            for metric, effect in document.items()
-        }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
-            f"{path}: not a JSON object of metric to estimate, low and high: {error}"
-        ) from error
+        effects = _EFFECTS.validate_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"{wanted}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{wanted}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return {metric: effect.model_dump() for metric, effect in effects.items()}
+
+
+_EFFECTS = TypeAdapter(dict[str, Effect])

@@ -15,6 +15,7 @@ from gateway.releases.desk import Desk
 from gateway.releases.drill import run_drill
 from gateway.releases.machine import Wish
 from gateway.releases.plans import shipped_plan
+from gateway.releases.replication import Effect
 from gateway.releases.sessions import NotAnOperator, Operator, by_key
 from ratchet.db.engine import session_scope
 
@@ -34,7 +35,7 @@ class Start(Said):
 
     policy: str
     plan: str = "default"
-    predicted: dict[str, dict[str, float]] | None = None
+    predicted: dict[str, Effect] | None = None
     override: bool = False
 
 
@@ -84,7 +85,8 @@ def every(desk: At, _: Who) -> Response:
 @router.post("")
 def start(body: Start, desk: At, who: Who) -> Response:
     """Begins a release."""
-    wish = Wish(body.policy, shipped_plan(body.plan), predicted=body.predicted, override=body.override)
+    predicted = body.model_dump()["predicted"]
+    wish = Wish(body.policy, shipped_plan(body.plan), predicted=predicted, override=body.override)
     return _json(desk.control.start(wish, _by(who, body)), 201)
 
 

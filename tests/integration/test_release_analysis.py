@@ -144,7 +144,7 @@ def test_a_shadow_is_compared_with_the_answers_it_is_a_copy_of(
 def test_a_shadow_fails_no_more_than_production_where_both_fail_alike(
     control: Control, engine: Engine, database: Database
 ) -> None:
-    """Of 400 users who ask once a fifth gets an error, which is not copied, and of the copies a fifth fails."""
+    """Of 400 users who ask once a fifth gets an error, which is not copied; of the copies a fifth fails."""
     release = begin(control, engine, 1)
     failed: dict[str, Any] = {"status": "error", "error_code": "engine_timeout"}
     originals = [answer(release, OLD, f"u{n}", **({} if n % 5 else failed)) for n in range(400)]

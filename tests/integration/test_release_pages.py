@@ -1,5 +1,6 @@
 """The release process over HTTP: routes for operators' keys, pages in a real Chromium."""
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -226,7 +227,21 @@ def test_the_same_over_http_for_operators_keys_alone(site: str, operator: Operat
         assert (unchosen.status_code, "no selection chose" in unchosen.json()["error"]) == (409, True)
         assert client.post("/admin/releases", json={**wanted, "plan": "/etc/passwd"}).status_code == 409
         assert client.post("/admin/releases", json={**wanted, "webhook": "http://x"}).status_code == 422
+        effect = {"estimate": -0.1, "low": -0.2, "high": 0.0}
+        for wrong in ({"low": None}, {"estimate": "much"}, {"more": 1}, {"high": 1e400}):
+            predicted = {"errors": {**effect, **wrong}}
+            body = json.dumps({**wanted, "predicted": predicted})
+            sent = client.post("/admin/releases", content=body, headers={"content-type": "application/json"})
+            assert (sent.status_code, "predicted" in sent.text) == (422, True)
+        assert (
+            client.post(
+                "/admin/releases", json={**wanted, "predicted": {"errors": {"estimate": 1.0}}}
+            ).status_code
+            == 422
+        )
+        wanted["predicted"] = {"errors": effect}
         started = client.post("/admin/releases", json=wanted)
+        assert started.json()["predicted"] == {"errors": effect}
         assert (started.status_code, started.json()["state"]) == (201, "preparing")
         assert client.post("/admin/releases", json=wanted).status_code == 409
         assert client.post("/admin/releases/m/pause", json={"reason": "x"}).status_code == 409

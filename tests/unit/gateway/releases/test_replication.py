@@ -51,9 +51,15 @@ def test_a_selection_predicts_worsenings_and_of_its_win_rate_only_the_direction(
 
 def test_predicted_effects_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "predicted.json"
-    file.write_text(json.dumps({"wins": {"estimate": -0.1, "low": -0.2, "high": 0, "more": "text"}}))
+    file.write_text(json.dumps({"wins": {"estimate": -0.1, "low": -0.2, "high": 0}}))
     assert read_predicted(file) == {"wins": effect(-0.1, -0.2, 0.0)}
-    for wrong in ("[]", "{", '{"wins": {"estimate": 1}}', '{"wins": 3}'):
+    whole = '{"wins": {"estimate": %s, "low": 0, "high": 0%s}}'
+    for wrong in (
+        "[]", "{", '{"wins": {"estimate": 1}}', '{"wins": 3}',
+        whole % ("NaN", ""), whole % ("1e999", ""), whole % ("0", ', "more": 1'),
+    ):  # fmt: skip
         file.write_text(wrong)
         with pytest.raises(ConfigError, match="not a JSON object"):
             read_predicted(file)
+    with pytest.raises(ConfigError, match="No such file"):
+        read_predicted(tmp_path / "none.json")
