@@ -163,21 +163,22 @@ def one(identity: UUID, visit: Who, desk: At, render: Show) -> Response:
 
 @router.post("/releases/{identity}/{step}")
 def take(identity: UUID, step: str, form: OwnForm, visit: Who, desk: At) -> Response:
-    """A button: promote, pause, resume, abort or close."""
+    """A button: promote, pause, resume, abort or close the release of this page, at the stage it showed."""
     with session_scope(desk.engine) as session:
         model = str(repository.by_id(session, identity)["model"])
     by = By(visit.operator.name, first(form, "reason").strip() or f"{step} by the page's button")
+    seen = first(form, "stage")
     match step:
         case "promote":
-            desk.control.promote(model, by)
+            desk.control.promote(model, by, release=identity, seen=seen)
         case "pause":
-            desk.control.pause(model, by)
+            desk.control.pause(model, by, release=identity, seen=seen)
         case "resume":
-            desk.control.resume(model, by)
+            desk.control.resume(model, by, release=identity, seen=seen)
         case "abort":
-            desk.control.abort(model, by, cut=bool(first(form, "cut")))
+            desk.control.abort(model, by, cut=bool(first(form, "cut")), release=identity)
         case "close":
-            desk.control.close(model, by)
+            desk.control.close(model, by, release=identity, seen=seen)
         case _:
             raise NotFound(f"a release cannot be asked to {step!r}")
     return to(f"/releases/{identity}")

@@ -2,6 +2,7 @@
 audited too."""
 
 from collections.abc import Callable
+from uuid import UUID
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -16,6 +17,9 @@ from ratchet.db.models.releases import Release
 
 class Control:
     """What can be done with releases.
+
+    Whoever acts on what they saw says so: `release` is the release they saw open, `seen` the name of its
+    stage. Where another one is open by now, or it is at another stage, the step is refused.
 
     Args:
         engine: Connections as the role `ratchet_operator`.
@@ -33,41 +37,57 @@ class Control:
         model = wish.policy.partition("@")[0]
         return self._step("start", model, by, lambda session: machine.start(session, wish, by))
 
-    def promote(self, model: str, by: By, *, to_end: bool = False) -> Document:
+    def promote(
+        self,
+        model: str,
+        by: By,
+        *,
+        to_end: bool = False,
+        release: UUID | None = None,
+        seen: str | None = None,
+    ) -> Document:
         """Goes on to the next stage, or right to production.
 
         Raises:
             Refused: The release's state does not allow it.
         """
-        return self._step(
-            "promote", model, by, lambda session: machine.advance(session, model, by, to_end=to_end)
-        )
 
-    def pause(self, model: str, by: By) -> Document:
+        def work(session: Session) -> Release:
+            return machine.advance(session, model, by, to_end=to_end)
+
+        return self._step("promote", model, by, work, release, seen)
+
+    def pause(self, model: str, by: By, *, release: UUID | None = None, seen: str | None = None) -> Document:
         """Keeps the shares as they are.
 
         Raises:
             Refused: The release's state does not allow it.
         """
-        return self._step("pause", model, by, lambda session: machine.pause(session, model, by))
+        return self._step(
+            "pause", model, by, lambda session: machine.pause(session, model, by), release, seen
+        )
 
-    def resume(self, model: str, by: By) -> Document:
+    def resume(self, model: str, by: By, *, release: UUID | None = None, seen: str | None = None) -> Document:
         """Lets a paused release go on.
 
         Raises:
             Refused: The release's state does not allow it.
         """
-        return self._step("resume", model, by, lambda session: machine.resume(session, model, by))
+        return self._step(
+            "resume", model, by, lambda session: machine.resume(session, model, by), release, seen
+        )
 
-    def abort(self, model: str, by: By, *, cut: bool = False) -> Document:
-        """Sends all traffic back to the last good policy.
+    def abort(self, model: str, by: By, *, cut: bool = False, release: UUID | None = None) -> Document:
+        """Sends all traffic back to the last good policy, whatever the stage.
 
         Raises:
             Refused: No release is open.
         """
-        return self._step("abort", model, by, lambda session: machine.abort(session, model, by, cut=cut))
+        return self._step(
+            "abort", model, by, lambda session: machine.abort(session, model, by, cut=cut), release
+        )
 
-    def close(self, model: str, by: By) -> Document:
+    def close(self, model: str, by: By, *, release: UUID | None = None, seen: str | None = None) -> Document:
         """Ends a release that was promoted.
 
         Raises:
@@ -75,11 +95,11 @@ class Control:
         """
 
         def work(session: Session) -> Release:
-            release = machine.open_release(session, model)
-            observed = observed_of(session, release) if release else None
+            found = machine.open_release(session, model)
+            observed = observed_of(session, found) if found else None
             return machine.close(session, model, by, observed)
 
-        return self._step("close", model, by, work)
+        return self._step("close", model, by, work, release, seen)
 
     def status(self, model: str) -> Document:
         """The newest release of a model.
@@ -100,12 +120,22 @@ class Control:
         with session_scope(self._engine) as session:
             return repository.history(session, model)
 
-    def _step(self, word: str, model: str, by: By, work: Callable[[Session], Release]) -> Document:
+    def _step(
+        self,
+        word: str,
+        model: str,
+        by: By,
+        work: Callable[[Session], Release],
+        release: UUID | None = None,
+        seen: str | None = None,
+    ) -> Document:
         try:
             with session_scope(self._engine) as session:
-                release = work(session)
+                machine.lock(session, model)
+                machine.expect(session, model, release, seen)
+                done = work(session)
                 session.flush()
-                return repository.view(session, release)
+                return repository.view(session, done)
         except Refused as refused:
             with session_scope(self._engine) as session:
                 note_refusal(session, model, word, by, machine.open_release(session, model), str(refused))

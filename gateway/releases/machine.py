@@ -14,6 +14,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
@@ -72,6 +73,29 @@ def open_release(session: Session, model: str) -> Release | None:
     return session.scalars(
         select(Release).where(Release.model == model, Release.ended_at.is_(None))
     ).one_or_none()
+
+
+def expect(session: Session, model: str, release: UUID | None, seen: str | None) -> None:
+    """Makes sure that the open release of a model is still what somebody saw; None takes any.
+
+    Args:
+        session: As the operator, with the model's lock.
+        model: Whose release.
+        release: Its id.
+        seen: The name of its stage.
+
+    Raises:
+        Refused: Another one is open, none is, or it is at another stage.
+    """
+    found = open_release(session, model)
+    if release is not None and (found is None or found.id != release):
+        meant = session.get(Release, release)
+        over = (
+            f"the release of {meant.policy} is {meant.state}" if meant else f"there is no release {release}"
+        )
+        raise Refused(f"{over}" + (f"; open is one of {found.policy}" if found else ""))
+    if seen is not None and found is not None and found.stage != seen:
+        raise Refused(f"the release of {found.policy} has meanwhile gone on from {seen} to {found.stage}")
 
 
 def start(session: Session, wish: Wish, by: By) -> Release:

@@ -40,8 +40,9 @@ class Start(Said):
 
 
 class Promote(Said):
-    """How far."""
+    """How far, and from which stage: where it is named, a release that has gone on meanwhile stays."""
 
+    stage: str | None = None
     to_production: bool = False
 
 
@@ -112,7 +113,8 @@ def drills(model: str, desk: At, _: Who) -> Response:
 @router.post("/{model}/promote")
 def promote(model: str, body: Promote, desk: At, who: Who) -> Response:
     """Goes on."""
-    return _json(desk.control.promote(model, _by(who, body), to_end=body.to_production))
+    by = _by(who, body)
+    return _json(desk.control.promote(model, by, to_end=body.to_production, seen=body.stage))
 
 
 @router.post("/{model}/pause")

@@ -1,9 +1,11 @@
 """The release process over HTTP: routes for operators' keys, pages in a real Chromium."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import httpx
 import psycopg
@@ -202,6 +204,34 @@ def test_forms_of_other_sites_and_other_sessions_do_nothing(
         page = client.get("/")
         assert "default-src 'none'" in page.headers["content-security-policy"]
     assert rows(database, "SELECT state FROM releases.release") == [("running",)]
+
+
+def test_a_button_acts_on_what_its_page_showed(
+    database: Database, engine: Engine, site: str, operator: Operator
+) -> None:
+    control = Control(engine)
+    first = UUID(control.start(wish(NEW), BY)["release"])
+    with session_scope(engine) as session:
+        machine.enter(session, session.get_one(Release, first), 0, BY)
+    with httpx.Client(base_url=site) as client:
+        client.post("/sign-in", data={"key": operator.key(KeyRole.OPERATOR)})
+        page = client.get(f"/releases/{first}").text
+        fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
+        assert fields["stage"] == "shadow"
+        assert client.post(f"/releases/{first}/promote", data=fields).status_code == 303
+        again = client.post(f"/releases/{first}/promote", data=fields)
+        assert (again.status_code, "gone on from shadow to half" in again.text) == (409, True)
+        assert control.status("m")["stage"] == "half"
+        assert client.post(f"/releases/{first}/pause", data=fields).status_code == 409
+        assert client.post(f"/releases/{first}/abort", data=fields).status_code == 303
+        control.start(wish(NEW), BY)
+        for step in ("abort", "promote", "pause", "resume", "close"):
+            refused = client.post(f"/releases/{first}/{step}", data=fields)
+            assert (refused.status_code, f"release of {NEW} is aborted; open is one" in refused.text) == (
+                409,
+                True,
+            )
+    assert control.status("m")["state"] == "preparing"
 
 
 def test_a_session_ends_with_its_key(site: str, operator: Operator) -> None:

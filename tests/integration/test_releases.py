@@ -293,6 +293,11 @@ def test_a_step_decided_at_another_stage_is_refused(control: Control, engine: En
     begin(control, engine, stages=2)
     with pytest.raises(Refused, match=r"has meanwhile gone on to half"), session_scope(engine) as session:
         machine.advance(session, "m", BY, seen=0)
+    with pytest.raises(Refused, match=r"has meanwhile gone on from shadow to half"):
+        control.promote("m", BY, seen="shadow")
+    with pytest.raises(Refused, match=r"there is no release .*; open is one of m@000000000001"):
+        control.abort("m", BY, release=new_id())
+    assert control.promote("m", BY, seen="half")["stage"] == "production"
 
 
 def test_a_switch_thrown_offline_becomes_the_plan_of_everyone(
