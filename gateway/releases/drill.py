@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from gateway.releases import machine
 from gateway.releases.audit import By, Refused
+from gateway.releases.readiness import why_not_served
 from gateway.releases.repository import Document, drills
 from gateway.timing import quantile
 from gateway.traffic import bucket
@@ -30,6 +31,7 @@ from ratchet.errors import EnvironmentFault
 from ratchet.ids import new_id
 from ratchet.keys import KeyRole, create_key, revoke_key
 from ratchet.plan import Arm, Plan, PlannedArm, current_plan, publish
+from ratchet.registry import resolve
 
 STAGE = "drill"
 SHARE = 0.05
@@ -106,7 +108,9 @@ def run_drill(
         switches: How often.
 
     Raises:
-        Refused: A release or another drill is open, or nothing is in production.
+        NotFound: The other policy is not registered.
+        Refused: A release or another drill is open, nothing is in production, or the other policy is of
+            another model or has no engine that was proved.
         EnvironmentFault: The gateway cannot be asked.
     """
     drill, plan = _begin(engine, model, by, other)
@@ -161,12 +165,28 @@ def _begin(engine: Engine, model: str, by: By, other: str | None) -> tuple[_Dril
             raise Refused(f"a release of {release.policy} is {release.state}: drill before it starts")
         if any(told["state"] == "running" for told in drills(session, model, most=1)):
             raise Refused(f"another drill of {model} is under way")
-        drill = _Drill(new_id(), other or plan.production)
+        drill = _Drill(new_id(), _target(session, model, other) if other else plan.production)
         session.add(
             Drill(id=drill.id, model=model, production=plan.production, other=drill.other, actor=by.actor,
                   state="running")
         )  # fmt: skip
     return drill, plan
+
+
+def _target(session: Session, model: str, other: str) -> str:
+    """The policy that users of the drill's canary are sent to.
+
+    Raises:
+        NotFound: It is not registered.
+        Refused: It is of another model, or no engine is ready for it.
+    """
+    policy = resolve(session, other)
+    if policy.name != model:
+        raise Refused(f"{policy.ref} is no policy of {model}: users of a drill stay with their model")
+    reason = why_not_served(session, policy.ref)
+    if reason is not None:
+        raise Refused(f"a drill cannot send users to {policy.ref}: {reason}")
+    return policy.ref
 
 
 async def _pull(

@@ -1,5 +1,4 @@
-"""Is the candidate's engine ready for its first request? Proved by a gateway, and since then the same
-engine."""
+"""Is an engine ready for a policy's first request? Proved by a gateway, and since then the same engine."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -9,11 +8,23 @@ from ratchet.db.models.releases import Release
 
 
 def why_not_ready(session: Session, release: Release) -> str | None:
-    """Why the engine of a release may get no request yet; None once it is proved.
+    """Why the engine of a release may get no request yet; None once it is proved."""
+    return why_no_request(session, session.get_one(EngineRow, release.engine_id))
+
+
+def why_not_served(session: Session, policy: str) -> str | None:
+    """Why no engine of a policy may get a request; None where one may."""
+    wanted = select(EngineRow).where(EngineRow.policy == policy, EngineRow.desired == "up")
+    engines = session.scalars(wanted.order_by(EngineRow.id.desc())).all()
+    reasons = [why_no_request(session, engine) for engine in engines]
+    return "no engine serves it" if not reasons else None if None in reasons else reasons[0]
+
+
+def why_no_request(session: Session, engine: EngineRow) -> str | None:
+    """Why an engine may get no request yet; None once it is proved.
 
     A proof counts only for the boot it was made of: a managed engine has a new fingerprint after each start.
     """
-    engine = session.get_one(EngineRow, release.engine_id)
     if engine.desired != "up":
         return "its engine is not wanted any more"
     if engine.managed and engine.state != "up":

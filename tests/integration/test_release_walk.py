@@ -226,6 +226,17 @@ def test_a_drill_pulls_the_switch_on_live_traffic_and_leaves_the_plan_as_it_was(
     assert [key["revoked_at"] is None for key in keys] == [False]
 
 
+def test_a_drill_takes_another_policy_that_was_proved(scene: Scene) -> None:
+    new = scene.operator.policy(scene.model, weights=1)
+    with running_stub(new, weights=1, fingerprint="stub-new") as engine:
+        scene.operator.add_engine(new, engine.url)
+        proved = "SELECT 1 FROM registry.engine_proof WHERE policy = %s AND ok"
+        wait_until(lambda: scene.gateway.query(proved, new), "the other policy is proved")
+        drill = run_drill(scene.operator.engine, scene.model, BY, scene.gateway.url, other=new, switches=1)
+    assert (drill["other"], drill["missed"]) == (new, 0)
+    scene.operator.dismiss(new)
+
+
 def test_a_drill_is_refused_while_a_release_is_open(scene: Scene) -> None:
     new = scene.operator.policy(scene.model, weights=1)
     Control(scene.operator.engine).start(wish(new), BY)

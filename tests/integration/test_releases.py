@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from gateway.releases import machine, repository
 from gateway.releases.audit import By, Refused
 from gateway.releases.control import Control
-from gateway.releases.drill import end_lost
+from gateway.releases.drill import end_lost, run_drill
 from ratchet.db.engine import session_scope
 from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
@@ -236,6 +236,40 @@ def test_a_drill_whose_process_was_killed_is_ended(control: Control, engine: Eng
     with session_scope(engine) as session:
         assert [told["state"] for told in repository.drills(session, "m")] == ["bad", "good"]
     assert control.start(wish(NEW), BY)["state"] == "preparing"
+
+
+def test_a_drill_sends_users_only_to_a_policy_of_the_model_that_an_engine_was_proved_for(
+    control: Control, engine: Engine, database: Any
+) -> None:
+    Operator(engine).policy("n")
+    where = "http://127.0.0.1:9"
+
+    def refused(other: str) -> str:
+        with pytest.raises(UsageError) as error:
+            run_drill(engine, "m", BY, where, other=other)
+        return str(error.value)
+
+    assert "n@000000000000 is no policy of m" in refused("n@000000000000")
+    assert "m@nothing" in refused("m@nothing")
+    assert refused(NEW).endswith("no engine serves it")
+    wanted = EngineRow(id=new_id(), policy=NEW, managed=False, desired="up", state="up", url=where)
+    with session_scope(engine) as session:
+        session.add(wanted)
+    assert refused(NEW).endswith("no gateway has proved its engine yet")
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute(
+            "INSERT INTO registry.engine_proof (id, engine_id, policy, gateway, ok, tolerance, reason)"
+            " VALUES (gen_random_uuid(), %s, %s, 'g', false, 1, 'other weights')",
+            (wanted.id, NEW),
+        )
+    assert refused(NEW).endswith("its engine is not the policy: other weights")
+    with session_scope(engine) as session:
+        assert [told["state"] for told in repository.drills(session, "m")] == ["good"]
+        plan = current_plan(session, "m")
+    assert plan is not None
+    assert (plan.stage, plan.arms) == ("production", (PlannedArm(Arm.PRODUCTION, OLD, 1.0),))
+    with _connected(engine) as connection:
+        assert connection.execute("SELECT count(*) FROM serving.traffic_plan").fetchall() == [(1,)]
 
 
 def test_the_previous_engine_stays_until_the_release_is_closed(control: Control, engine: Engine) -> None:
