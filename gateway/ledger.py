@@ -98,7 +98,7 @@ class Ledger:
         self._add(lambda session: session.execute(statement))
 
     def offline_abort(
-        self, identity: UUID, model: str, actor: str, reason: str, switched_at: datetime
+        self, identity: UUID, model: str, actor: str, reason: str, switched_at: datetime, *, cut: bool
     ) -> None:
         """Tells of a switch that was thrown on this host; several processes may tell of the same."""
         statement = (
@@ -109,6 +109,7 @@ class Ledger:
                 actor=actor,
                 reason=reason,
                 switched_at=switched_at,
+                cut=cut,
                 gateway=self._gateway,
             )
             .on_conflict_do_nothing(index_elements=["id"])

@@ -1,6 +1,5 @@
 """`ratchet release`: bring a policy to production, watch it on its way, take it back."""
 
-import getpass
 import socket
 import time
 from collections.abc import Generator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway.commands.show import clear_screen, print_drill, print_history, print_status, print_step
+from ratchet.account import account
 from ratchet.commands.options import AsJson, DataDir, emit
 from ratchet.errors import UsageError
 from ratchet.home import Home
@@ -140,12 +140,24 @@ def abort(
     if offline:
         from dataclasses import asdict
 
-        from gateway.switch import throw
+        from gateway.switch import is_followed, throw
 
         if model is None:
             raise UsageError("--offline cannot ask which release is open: name the model")
-        thrown = asdict(throw(Home.resolve(data_dir).switch, model, reason, cut=cut))
-        emit(thrown, as_json, lambda told: typer.echo(f"the gateways here take {told['model']} back now"))
+        home = Home.resolve(data_dir)
+        if not home.root.is_dir():
+            raise UsageError(f"no gateway follows {home.switch}: there is no data folder {home.root}")
+        thrown = throw(home.switch, model, reason, cut=cut)
+        if not is_followed(home.switch, thrown):
+            raise UsageError(
+                f"no gateway follows {home.switch}, or none that does serves {model};"
+                f" {thrown.id}.json is left there for one that comes"
+            )
+        emit(
+            asdict(thrown),
+            as_json,
+            lambda told: typer.echo(f"the gateways here have taken {told['model']} back"),
+        )
         return
     with _control(data_dir) as control:
         emit(control.abort(_open_model(control, model), _by(reason), cut=cut), as_json, print_step)
@@ -214,7 +226,7 @@ def _control(data_dir: Path | None) -> Generator["Control"]:
 def _by(reason: str) -> "By":
     from gateway.releases.audit import By
 
-    return By(f"{getpass.getuser()}@{socket.gethostname()}", reason)
+    return By(f"{account()}@{socket.gethostname()}", reason)
 
 
 def _open_model(control: "Control", model: str | None) -> str:

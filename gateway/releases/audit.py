@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from ratchet.db.models.releases import Release, ReleaseEvent
 from ratchet.errors import UsageError
 from ratchet.ids import new_id
-from ratchet.plan import current_plan
+from ratchet.plan import Plan, current_plan
 
 
 class Refused(UsageError):
@@ -40,7 +40,6 @@ def note(
     """Adds an event, with the plan as it is now beside the release."""
     session.flush()
     plan = current_plan(session, release.model)
-    arms = {arm.arm.value: {"policy": arm.policy, "share": arm.share} for arm in plan.arms} if plan else {}
     session.add(
         ReleaseEvent(
             id=new_id(),
@@ -50,10 +49,31 @@ def note(
             actor=by.actor,
             reason=by.reason,
             before=before,
-            after={**standing(release), "arms": arms, "plan_version": plan.version if plan else None},
+            after={**standing(release), "arms": _arms(plan), "plan_version": plan.version if plan else None},
             plan_version=plan_version,
         )
     )
+
+
+def note_plan(session: Session, before: Plan, kind: str, by: By, version: int) -> None:
+    """Adds an event of a plan that was changed while no release was open."""
+    plan = current_plan(session, before.model)
+    session.add(
+        ReleaseEvent(
+            id=new_id(),
+            model=before.model,
+            kind=kind,
+            actor=by.actor,
+            reason=by.reason,
+            before={"stage": before.stage, "arms": _arms(before)},
+            after={"stage": plan.stage, "arms": _arms(plan)} if plan else None,
+            plan_version=version,
+        )
+    )
+
+
+def _arms(plan: Plan | None) -> dict[str, Any]:
+    return {arm.arm.value: {"policy": arm.policy, "share": arm.share} for arm in plan.arms} if plan else {}
 
 
 def note_refusal(session: Session, model: str, kind: str, by: By, release: Release | None, why: str) -> None:

@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import func, select, text, update
 from sqlalchemy.orm import Session
 
-from gateway.releases.audit import By, Refused, note, standing
+from gateway.releases.audit import By, Refused, note, note_plan, standing
 from gateway.releases.plan import HOLDBACK, ReleasePlan
 from gateway.releases.replication import predicted_by, selection_of
 from ratchet.db.models.registry import EngineRow
@@ -283,19 +283,29 @@ def close(session: Session, model: str, by: By, observed: dict[str, Any] | None 
 
 
 def settle_offline(session: Session, told: OfflineAbort) -> None:
-    """Makes a switch that was thrown on a gateway's host the plan of every gateway."""
+    """Makes a switch that was thrown on a gateway's host the plan of every gateway.
+
+    A release that was started since then is not the one it was thrown for, and stays.
+    """
     lock(session, told.model)
     by = By(
         told.actor,
         f"{told.reason} (switched offline at {told.switched_at:%Y-%m-%d %H:%M:%S} on {told.gateway})",
     )
     current = current_plan(session, told.model)
-    if open_release(session, told.model) is not None:
-        abort(session, told.model, by)
+    release = open_release(session, told.model)
+    if release is not None and release.created_at > told.switched_at:
+        spared = By(by.actor, f"{by.reason}: this release was started since then")
+        note(session, release, "abort-skipped", spared, before=standing(release))
+    elif release is not None:
+        abort(session, told.model, by, cut=told.cut)
     elif current is not None:
         arms = current.withdrawn().arms
-        publish(session, model=current.model, stage=PRODUCTION, arms=arms, actor=by.actor, reason=by.reason,
-                enforcement=current.enforcement, salt=current.salt)  # fmt: skip
+        version = publish(
+            session, model=current.model, stage=PRODUCTION, arms=arms, actor=by.actor, reason=by.reason,
+            enforcement=current.enforcement, salt=current.salt, cut=told.cut,
+        )  # fmt: skip
+        note_plan(session, current, "withdrawn", by, version)
     told.settled_at = datetime.now(UTC)
 
 

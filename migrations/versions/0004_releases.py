@@ -116,6 +116,7 @@ CREATE TABLE releases.offline_abort (
     actor       text NOT NULL,
     reason      text NOT NULL,
     switched_at timestamptz NOT NULL,
+    cut         boolean NOT NULL,
     gateway     text NOT NULL,
     told_at     timestamptz NOT NULL DEFAULT now(),
     settled_at  timestamptz

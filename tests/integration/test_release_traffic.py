@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from feedback.comparisons import Plan, make_comparisons
-from gateway.switch import throw
+from gateway.switch import is_followed, throw
 from gateway.traffic import bucket
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.db.roles import Role
@@ -302,6 +302,7 @@ def test_the_offline_switch_works_without_a_database_and_is_told_to_it_later(
     cluster.stop()
     try:
         thrown = throw(folder, stage.model, "it rambles", cut=False)
+        assert is_followed(folder, thrown)
         wait_until(lambda: stage.ask()[2]["x-ratchet-policy"] == stage.old, "the switch works")
     finally:
         cluster.start()
@@ -310,9 +311,12 @@ def test_the_offline_switch_works_without_a_database_and_is_told_to_it_later(
         "the database is told",
     )
     assert (told[0]["model"], told[0]["reason"]) == (stage.model, "it rambles")
+    assert told[0]["cut"] is False
     assert stage.ask()[2]["x-ratchet-policy"] == stage.old
+    stage.follow(stage.plan((Arm.PRODUCTION, stage.old, 0.5), (Arm.CANARY, stage.new, 0.5)))
+    assert {stage.ask(user=f"u{n}")[2]["x-ratchet-policy"] for n in range(20)} == {stage.old}
     stage.follow(stage.plan((Arm.PRODUCTION, stage.old, 1.0)))
-    wait_until(lambda: list(folder.glob("*.json")) == [], "the switch is put away")
+    wait_until(lambda: list(folder.iterdir()) == [], "the switch is put away")
     stage.follow(stage.plan((Arm.PRODUCTION, stage.new, 1.0)))
     wait_until(lambda: stage.ask()[2]["x-ratchet-policy"] == stage.new, "later plans are followed")
 

@@ -250,9 +250,9 @@ def test_the_commands_do_the_same(scene: Scene, module_database: Database, tmp_p
     save_role_urls(home, module_database.urls)
     new = scene.operator.policy(scene.model, weights=1)
 
-    def ratchet(*words: str) -> tuple[int, Any, str]:
+    def ratchet(*words: str, root: Path = home.root) -> tuple[int, Any, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "ratchet.cli", "release", *words, "--data-dir", str(home.root), "--json"],
+            [sys.executable, "-m", "ratchet.cli", "release", *words, "--data-dir", str(root), "--json"],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
@@ -270,9 +270,13 @@ def test_the_commands_do_the_same(scene: Scene, module_database: Database, tmp_p
     history = ratchet("history", scene.model)[1]
     assert [event["kind"] for event in history[0]["events"]] == ["started", "promote-refused", "aborted"]
     assert history[0]["events"][0]["reason"] == "better; overridden: no selection chose it"
-    code, thrown, _ = ratchet("abort", scene.model, "--offline", "--reason", "away")
-    assert (code, thrown["reason"]) == (0, "away")
-    assert [path.stem for path in home.switch.glob("*.json")] == [thrown["id"]]
+    code, _, said = ratchet("abort", scene.model, "--offline", "--reason", "away")
+    assert (code, f"no gateway follows {home.switch}" in said, said.count("\n")) == (2, True, 1)
+    [left] = home.switch.glob("*.json")
+    assert left.name in said
+    missing = tmp_path / "missing"
+    code, _, said = ratchet("abort", scene.model, "--offline", root=missing)
+    assert (code, "there is no data folder" in said, missing.exists()) == (2, True, False)
     assert ratchet("abort", "--offline")[0] == 2
     assert ratchet("start", new, "--plan", "nothing")[0] == 2
     scene.operator.dismiss(new)

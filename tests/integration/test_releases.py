@@ -339,8 +339,9 @@ def test_a_switch_thrown_offline_becomes_the_plan_of_everyone(
 ) -> None:
     begin(control, engine, stages=2)
     thrown = insert(OfflineAbort).values(
-        id=new_id(), model="m", actor="eve", reason="no database", switched_at=datetime.now(UTC), gateway="g"
-    )
+        id=new_id(), model="m", actor="eve", reason="no database", switched_at=datetime.now(UTC), gateway="g",
+        cut=True,
+    )  # fmt: skip
     for _ in range(2):
         with session_scope(engine_of(Role.GATEWAY)) as session:
             session.execute(thrown.on_conflict_do_nothing(index_elements=["id"]))
@@ -351,6 +352,52 @@ def test_a_switch_thrown_offline_becomes_the_plan_of_everyone(
     [release] = control.history("m")
     assert (release["state"], release["events"][-1]["actor"]) == ("aborted", "eve")
     assert "switched offline at" in release["events"][-1]["reason"]
+    with session_scope(engine) as session:
+        plan = current_plan(session, "m")
+    assert plan is not None
+    assert plan.cut
+
+
+def test_an_offline_switch_spares_a_release_that_was_started_after_it(
+    control: Control, engine: Engine, engine_of: Callable[[Role], Engine]
+) -> None:
+    before = datetime.now(UTC) - timedelta(seconds=1)
+    begin(control, engine, stages=2)
+    _throw_offline(engine, engine_of, before)
+    assert control.status("m")["state"] == "running"
+    assert arms(engine)[1] == PlannedArm(Arm.CANARY, NEW, 0.5)
+    event = control.history("m")[0]["events"][-1]
+    assert (event["kind"], event["actor"]) == ("abort-skipped", "eve")
+    assert event["reason"].endswith("this release was started since then")
+
+
+def test_an_offline_switch_without_an_open_release_is_in_the_audit(
+    control: Control, engine: Engine, engine_of: Callable[[Role], Engine]
+) -> None:
+    Operator(engine).plan("m", OLD, canary=(NEW, 0.05), stage="drill")
+    _throw_offline(engine, engine_of, datetime.now(UTC))
+    assert arms(engine) == (PlannedArm(Arm.PRODUCTION, OLD, 1.0),)
+    with _connected(engine) as connection:
+        [(actor, before, after)] = connection.execute(
+            "SELECT actor, before, after FROM releases.event WHERE kind = 'withdrawn'"
+        ).fetchall()
+    assert actor == "eve"
+    assert before["arms"]["canary"] == {"policy": NEW, "share": 0.05}
+    assert after["arms"] == {"production": {"policy": OLD, "share": 1.0}}
+
+
+def _throw_offline(engine: Engine, engine_of: Callable[[Role], Engine], moment: datetime) -> None:
+    with session_scope(engine_of(Role.GATEWAY)) as session:
+        session.execute(
+            insert(OfflineAbort).values(
+                id=new_id(), model="m", actor="eve", reason="no database", switched_at=moment, gateway="g",
+                cut=False,
+            )
+        )  # fmt: skip
+    with session_scope(engine) as session:
+        [told] = session.scalars(select(OfflineAbort))
+        machine.settle_offline(session, told)
+        assert told.settled_at is not None
 
 
 def test_a_release_rests_on_the_selection_that_chose_its_policy(

@@ -142,6 +142,7 @@ class OfflineAbort(Base):
     actor: Mapped[str]
     reason: Mapped[str]
     switched_at: Mapped[Moment]
+    cut: Mapped[bool]
     gateway: Mapped[str]
     told_at: Mapped[CreatedAt]
     settled_at: Mapped[datetime | None] = _ended()
