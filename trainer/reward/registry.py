@@ -16,9 +16,10 @@ from ratchet.db.models.training import RewardMeasurement, RewardModel, TrainingR
 from ratchet.errors import NotFound, PolicyRefused
 from ratchet.home import Home
 from ratchet.model_folder import SCORING, inspect
-from ratchet.registry import Report, quiet, resolve
+from ratchet.registry import Report, folder_of, quiet, resolve
 from ratchet.sealed import reward_store
-from trainer.rounds.asking import data_folder, folder_for
+from trainer.config import Method
+from trainer.rounds.asking import data_folders, kind_of, opened_folder
 from trainer.sink import CheckpointRecord
 
 MEASURE_PROGRAM = "trainer.reward.measure"
@@ -42,10 +43,11 @@ def register(engine: Engine, home: Home, row: TrainingRound, record: CheckpointR
         NotFound: This process has no key of the reward store.
     """
     with session_scope(engine) as session:
-        policy = resolve(session, row.policy)
-        reference = folder_for(session, home, row.reference)
-        data = data_folder(session, row.snapshot, Path(row.config["snapshot"]))
-    measured = measure(record.path, data, reference, max_length=int(row.config["data"]["max_length"]))
+        policy, reference = resolve(session, row.policy), resolve(session, row.reference)
+        places = data_folders(session, row.snapshot, Path(row.config["snapshot"]))
+    data = opened_folder(places, row.snapshot, kind_of(Method.RM))
+    longest = int(row.config["data"]["max_length"])
+    measured = measure(record.path, data, folder_of(home, reference), max_length=longest)
     return add_reward_model(
         engine,
         home,

@@ -18,12 +18,12 @@ from ratchet.home import Home
 from ratchet.logs import configure as configure_logs
 from ratchet.logs import get_logger
 from ratchet.plan import current_plans
-from ratchet.registry import Report, quiet
+from ratchet.registry import Report, folder_of, quiet, resolve
 from ratchet.sealed import reward_store
 from ratchet.settings import load
 from trainer.reward.drift import observe
 from trainer.reward.registry import find, measure
-from trainer.rounds.asking import Data, folder_for
+from trainer.rounds.asking import Data
 from trainer.settings import TrainerSettings
 
 log = get_logger(__name__)
@@ -52,9 +52,10 @@ def remeasure(
     """
     with session_scope(engine) as session:
         row = find(session, name)
-        reference = folder_for(session, home, row.provenance["reference"])
+        policy = resolve(session, row.provenance["reference"])
         ref, artifact = row.ref, row.artifact
         max_length = int(row.provenance["config"]["data"]["max_length"])
+    reference = folder_of(home, policy)
     with reward_store(home).opened(artifact) as folder:
         measured = measure(folder, data.folder, reference, max_length=max_length, rows=rows, report=report)
     policies: list[str] = measured["policies"]

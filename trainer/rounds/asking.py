@@ -24,6 +24,8 @@ from trainer.rounds.repository import Asked, ask
 
 CURRENT = "current"
 LATEST = "latest"
+PATHS = ("model", "reference", "snapshot", "cache")
+"""Keys of a configuration that name folders."""
 
 Build = Callable[[dict[str, Any]], RoundConfig]
 """Makes the configuration, given the folders `model` and `snapshot` where they are known already."""
@@ -108,13 +110,14 @@ def find_policy(session: Session, text: str) -> PolicyVersion:
     return resolve(session, only.production)
 
 
-def find_data(session: Session, text: str, kind: str) -> Data:
+def find_data(session: Session, text: str, kind: str, *, by_path: bool = True) -> Data:
     """The snapshot that is meant.
 
     Args:
         session: As a role that reads `feedback.dataset_snapshot`.
         text: `latest`, a digest or its beginning, or a snapshot's folder.
         kind: pairs or demonstrations.
+        by_path: Whether a folder may be named; over HTTP it may not.
 
     Raises:
         NotFound: There is none, or several begin so.
@@ -130,7 +133,7 @@ def find_data(session: Session, text: str, kind: str) -> Data:
             )
         return Data.of_row(found)
     folder = Path(text).expanduser()
-    if folder.is_dir():
+    if by_path and folder.is_dir():
         opened = open_snapshot(folder, kind)
         data = Data(opened.digest, folder.resolve(), opened.policies)
         row = session.get(DatasetSnapshot, data.digest)
@@ -152,7 +155,14 @@ def find_data(session: Session, text: str, kind: str) -> Data:
 
 
 def prepare(
-    engine: Engine, home: Home, method: Method, build: Build, *, policy: str | None, snapshot: str | None
+    engine: Engine,
+    home: Home,
+    method: Method,
+    build: Build,
+    *,
+    policy: str | None,
+    snapshot: str | None,
+    by_path: bool = True,
 ) -> Prepared:
     """Finds what a round starts from and checks its configuration; nothing is written.
 
@@ -163,6 +173,7 @@ def prepare(
         build: Makes the configuration.
         policy: See `find_policy`; None takes the folder that the configuration names.
         snapshot: See `find_data`; None takes the folder that the configuration names.
+        by_path: See `find_data`.
 
     Raises:
         NotFound: The policy or the snapshot is not there.
@@ -172,7 +183,7 @@ def prepare(
     given: dict[str, Any] = {}
     with session_scope(engine) as session:
         version = find_policy(session, policy) if policy else None
-        data = find_data(session, snapshot, kind_of(method)) if snapshot else None
+        data = find_data(session, snapshot, kind_of(method), by_path=by_path) if snapshot else None
     if version is not None:
         given["model"] = folder_of(home, version)
     if data is not None:
@@ -254,16 +265,24 @@ def ask_for(
 
 
 def ask_by_request(engine: Engine, home: Home, request: RoundRequest, *, by: str) -> UUID:
-    """Asks for a round that was described over HTTP.
+    """Asks for a round that was described over HTTP; no request names a path on this machine.
 
     Raises:
-        UsageError: See `prepare`.
+        UsageError: See `prepare`; or the configuration names a folder.
     """
+    named = [key for key in PATHS if key in request.config]
+    if named:
+        raise ConfigError(
+            f"config: {', '.join(named)} cannot be given over HTTP: "
+            "say `policy` by its name and `snapshot` by its digest"
+        )
 
     def build(given: dict[str, Any]) -> RoundConfig:
         return parse({**request.config, "method": request.method.value, **given}, source="config")
 
-    prepared = prepare(engine, home, request.method, build, policy=request.policy, snapshot=request.snapshot)
+    prepared = prepare(
+        engine, home, request.method, build, policy=request.policy, snapshot=request.snapshot, by_path=False
+    )
     return ask_for(engine, home, prepared, by=by, reason=request.reason)
 
 
@@ -276,26 +295,38 @@ def registered(engine: Engine, home: Home, folder: Path, report: Report = quiet)
     return add_policy(engine, home, name=folder.resolve().name, path=folder, report=report).policy
 
 
-def folder_for(session: Session, home: Home, ref: str) -> Path:
-    """The stored folder of a policy.
+def data_folders(session: Session, digest: str, written: Path) -> tuple[Path, ...]:
+    """Where a snapshot may lie on this machine: as its row says, else as the round's configuration does.
 
     Raises:
-        NotFound: It is not registered, or the store has lost it.
-        EnvironmentFault: Its bytes are not what they were.
-    """
-    return folder_of(home, resolve(session, ref))
-
-
-def data_folder(session: Session, digest: str, written: Path) -> Path:
-    """Where a snapshot lies on this machine: as its row says, else as the round's configuration does.
-
-    Raises:
-        SnapshotRefused: It was withdrawn since the round was asked for, or is not there.
+        SnapshotRefused: It was withdrawn since the round was asked for.
     """
     row = session.get(DatasetSnapshot, digest)
     if row is not None and row.withdrawn_at is not None:
         raise SnapshotRefused(f"snapshot {digest[:12]} was withdrawn: {row.withdrawn_reason}")
-    for folder in (Path(row.path) if row is not None else written, written):
-        if (folder / MANIFEST).is_file():
-            return folder
-    raise SnapshotRefused(f"snapshot {digest[:12]} is not on this machine: {written} holds no {MANIFEST}")
+    return (written,) if row is None else tuple(dict.fromkeys((Path(row.path), written)))
+
+
+def opened_folder(folders: tuple[Path, ...], digest: str, kind: str) -> Path:
+    """The folder that holds a snapshot, every file of it read and compared with its digest.
+
+    Args:
+        folders: See `data_folders`.
+        digest: What the round was asked for on.
+        kind: pairs or demonstrations.
+
+    Raises:
+        SnapshotRefused: None is there, what is there is another one, or a file is damaged.
+    """
+    there = [folder for folder in folders if (folder / MANIFEST).is_file()]
+    if not there:
+        raise SnapshotRefused(
+            f"snapshot {digest[:12]} is not on this machine: {folders[-1]} holds no {MANIFEST}"
+        )
+    found = open_snapshot(there[0], kind)
+    if found.digest != digest:
+        raise SnapshotRefused(
+            f"{there[0]} holds snapshot {found.digest[:12]} by now, "
+            f"and the round was asked for on {digest[:12]}"
+        )
+    return there[0]

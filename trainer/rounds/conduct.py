@@ -26,11 +26,11 @@ from ratchet.db.models.training import TrainingRound
 from ratchet.errors import AlreadyRunning, DatabaseUnavailable, RatchetError
 from ratchet.home import Home
 from ratchet.logs import get_logger
-from ratchet.registry import get_policy
+from ratchet.registry import folder_of, get_policy
 from ratchet.supervisor.words import last_words
 from trainer.config import Method, RoundConfig, parse
 from trainer.rounds import repository
-from trainer.rounds.asking import data_folder, folder_for
+from trainer.rounds.asking import data_folders, kind_of, opened_folder
 from trainer.rounds.candidates import CandidateQueue, Publish, code_version, publisher_of
 from trainer.rounds.events import Event, EventReader, checkpoint_of, data_of, summary_of
 from trainer.rounds.repository import End, RoundLost, Ticket
@@ -241,17 +241,23 @@ class _Conduct:
         row, home = self._row, self._home
         asked = parse(row.config, source=f"round {row.id}")
         with session_scope(self._engine) as session:
-            digest = get_policy(session, row.reference).weights_digest
-            repository.held(session, self._ticket, reference_digest=digest)
-            folders: dict[str, Path | None] = {
-                "model": folder_for(session, home, row.policy),
-                "reference": None
-                if row.reference == row.policy
-                else folder_for(session, home, row.reference),
-                "snapshot": data_folder(session, row.snapshot, asked.snapshot),
-                "cache": home.rounds / CACHE,
-            }
+            policy, reference = get_policy(session, row.policy), get_policy(session, row.reference)
+            places = data_folders(session, row.snapshot, asked.snapshot)
+            repository.held(session, self._ticket, reference_digest=reference.weights_digest)
+        folders: dict[str, Path | None] = {"reference": None, "cache": home.rounds / CACHE}
+        folders["model"] = folder_of(home, policy)
+        if reference != policy:
+            self._beat()
+            folders["reference"] = folder_of(home, reference)
+        self._beat()
+        folders["snapshot"] = opened_folder(places, row.snapshot, kind_of(asked.method))
+        self._beat()
         return asked.model_copy(update=folders)
+
+    def _beat(self) -> None:
+        """Says that this worker lives, between reads of what may be gigabytes."""
+        with session_scope(self._engine) as session:
+            repository.held(session, self._ticket)
 
     def _train(self, config: RoundConfig, launch: Launch) -> str | None:
         """Runs the processes that train until they end; what went wrong, or None."""

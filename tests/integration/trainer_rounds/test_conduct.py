@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from ratchet.home import Home
 from ratchet.registry import PolicyVersion, get_policy
 from tests.conftest import Database
 from tests.support.scripted_round import scripted
+from tests.support.snapshots import pairs_snapshot
 from trainer.config import RoundConfig, parse
 from trainer.errors import DiskFull
 from trainer.rounds import repository
@@ -85,6 +87,18 @@ def test_a_round_is_told_in_rows_and_its_checkpoints_become_candidates(
         ("gradient_floor", f"round {identity}")
     ]
     assert carry_out(engine, home, identity, worker="w", launch=scripted(steps=1)) is None
+
+
+def test_a_round_trains_on_the_snapshot_it_was_asked_for_on_and_no_other(
+    engine: Engine, home: Home, ask: Callable[[], UUID], snapshot: Path, publisher: Publisher
+) -> None:
+    identity = ask()
+    other = pairs_snapshot(home.snapshots, rows=7)
+    shutil.rmtree(snapshot)
+    other.rename(snapshot)
+    ended = carry_out(engine, home, identity, worker="w", launch=scripted(steps=1), publisher=publisher)
+    assert ended is not None
+    assert (ended.state, "and the round was asked for on" in str(ended.error)) == ("failed", True)
 
 
 def test_a_round_that_fails_says_why_and_is_resumed(

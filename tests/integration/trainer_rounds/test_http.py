@@ -1,5 +1,6 @@
 """Rounds over HTTP: an operator's key asks, looks, stops and resumes; any other is refused."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -7,6 +8,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from fastapi.testclient import TestClient
+from psycopg.types.json import Jsonb
 
 from ratchet.broker import broker_url
 from ratchet.db.roles import Role
@@ -17,6 +19,7 @@ from ratchet.registry import PolicyVersion
 from tests.conftest import Database
 from tests.support.feedback import serve_policy
 from trainer.app import create_app
+from trainer.data.snapshot import MANIFEST
 
 BODY = {"method": "dpo", "policy": "current", "config": {"loss": {"beta": 0.2}}, "reason": "weekly"}
 
@@ -36,6 +39,17 @@ def client(database: Database, home: Home, monkeypatch: pytest.MonkeyPatch) -> I
         yield opened
 
 
+def put_snapshot(database: Database, folder: Path) -> str:
+    """Registers a snapshot as the feedback worker does; returns its digest."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    with psycopg.connect(database.owner_url) as owner:
+        owner.execute(
+            "INSERT INTO feedback.dataset_snapshot (digest, kind, path, manifest) VALUES (%s, %s, %s, %s)",
+            (manifest["digest"], manifest["kind"], str(folder), Jsonb(manifest)),
+        )
+    return str(manifest["digest"])
+
+
 @pytest.mark.parametrize("key", [None, "Bearer rk-client", "Bearer ", "Bearer rk-unknown"])
 def test_only_an_operators_key_is_heard(client: TestClient, key: str | None) -> None:
     del client.headers["Authorization"]
@@ -53,7 +67,8 @@ def test_a_round_is_asked_for_looked_at_stopped_and_resumed(
     client: TestClient, database: Database, parent: PolicyVersion, snapshot: Path
 ) -> None:
     serve_policy(database.owner_url, "tiny", parent.ref)
-    asked = client.post("/admin/rounds", json={**BODY, "snapshot": str(snapshot)})
+    digest = put_snapshot(database, snapshot)
+    asked = client.post("/admin/rounds", json={**BODY, "snapshot": digest[:16]})
     assert asked.status_code == 202, asked.text
     shown = asked.json()
     assert (shown["state"], shown["policy"], shown["reference"]) == ("asked", parent.ref, parent.ref)
@@ -67,6 +82,19 @@ def test_a_round_is_asked_for_looked_at_stopped_and_resumed(
     assert (again.status_code, "is stopped already" in again.json()["error"]) == (422, True)
     resumed = client.post("/admin/rounds/last/resume", json={"reason": "now"}).json()
     assert (resumed["state"], [each["word"] for each in resumed["control"]]) == ("asked", ["stop", "ok"])
+
+
+@pytest.mark.parametrize("key", ["model", "reference", "snapshot", "cache"])
+def test_no_request_names_a_folder_of_this_machine(
+    client: TestClient, database: Database, parent: PolicyVersion, snapshot: Path, key: str
+) -> None:
+    serve_policy(database.owner_url, "tiny", parent.ref)
+    put_snapshot(database, snapshot)
+    named = client.post("/admin/rounds", json={**BODY, "config": {key: str(snapshot)}})
+    assert (named.status_code, f"{key} cannot be given over HTTP" in named.json()["error"]) == (422, True)
+    by_path = client.post("/admin/rounds", json={**BODY, "snapshot": str(snapshot)})
+    assert (by_path.status_code, "no snapshot begins" in by_path.json()["error"]) == (404, True)
+    assert client.get("/admin/rounds").json() == []
 
 
 @pytest.mark.parametrize(
@@ -84,13 +112,15 @@ def test_a_round_is_asked_for_looked_at_stopped_and_resumed(
 )
 def test_a_wish_that_cannot_be_met_is_refused_with_the_reason(
     client: TestClient,
+    database: Database,
     parent: PolicyVersion,
     snapshot: Path,
     changed: dict[str, object],
     status: int,
     said: str,
 ) -> None:
-    body = {**BODY, "policy": parent.ref, "snapshot": str(snapshot), **changed}
+    digest = put_snapshot(database, snapshot) if "snapshot" not in changed else ""
+    body = {**BODY, "policy": parent.ref, "snapshot": digest, **changed}
     answer = client.post("/admin/rounds", json=body)
     assert (answer.status_code, said in answer.text) == (status, True), answer.text
     assert client.get("/admin/rounds").json() == []
