@@ -71,9 +71,9 @@ def look(session: Session, release: Release, prices: Prices, now: datetime) -> L
 
 
 def is_exposed(plan: ReleasePlan, stage: str, seen: LookSeen) -> bool:
-    """Whether a stage has lasted as long, and had as many users, as it needs."""
+    """Whether a stage has lasted as long, and had as many users, as it needs; a holdback: only its days."""
     if stage == HOLDBACK:
-        return False
+        return plan.holdback is not None and seen.exposure.hours >= 24 * plan.holdback.days
     wanted = plan.stage(stage)
     return seen.exposure.users >= wanted.users and seen.exposure.hours >= wanted.hours
 

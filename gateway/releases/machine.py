@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from gateway.releases.audit import By, Refused, note, note_plan, standing
 from gateway.releases.plan import HOLDBACK, ReleasePlan
-from gateway.releases.replication import predicted_by, selection_of
+from gateway.releases.replication import observed_of, predicted_by, selection_of
 from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
 from ratchet.ids import new_id
@@ -245,7 +245,10 @@ def abort(session: Session, model: str, by: By, *, cut: bool = False) -> Release
     release = _demand(session, model, "aborted", (PREPARING, RUNNING, PAUSED, PROMOTED))
     before = standing(release)
     arms = (PlannedArm(Arm.PRODUCTION, release.baseline, 1.0),)
-    version = _publish(session, release, PRODUCTION, arms, by, cut=cut) if release.first_plan else None
+    version = None
+    if release.first_plan:
+        version = _publish(session, release, PRODUCTION, arms, by, cut=cut)
+        release.observed = observed_of(session, release)
     _end(release, ABORTED)
     note(session, release, "aborted", by, before=before, plan_version=version)
     return release

@@ -1,4 +1,4 @@
-"""Did the gain that selection predicted show in traffic? Kept with a release when it is closed.
+"""Did the gain that selection predicted show in traffic? Kept with a release when it is closed or aborted.
 
 Effects are worsenings, as everywhere in releases: below 0 is a gain. A selection's task metrics stand beside
 the task metrics of traffic of the same name. Its win rate, or other primary figure, stands beside users'

@@ -69,7 +69,7 @@ class Walker:
         self._look_at: dict[UUID, float] = {}
         self._probe_at: dict[UUID, float] = {}
         self._warming: dict[UUID, Future[str | None]] = {}
-        self._held: set[tuple[UUID, str]] = set()
+        self._held: set[tuple[UUID, str, bool]] = set()
 
     def round(self) -> None:
         """Does what is due now; a release that cannot be looked at stays where it is, and holds no other up.
@@ -160,10 +160,12 @@ class Walker:
                 )
 
     def _hold(self, release: Release, plan: ReleasePlan, seen: analysis.LookSeen, reason: str) -> None:
-        """Tells once in each stage that waiting alone will not help."""
-        if (release.id, release.stage) in self._held or not analysis.is_exposed(plan, release.stage, seen):
+        """Tells once in each stage that waiting will not help, and once that users fell to the wrong arms."""
+        mismatch = seen.ratio is not None and seen.ratio.mismatch
+        hold = (release.id, release.stage, mismatch)
+        if hold in self._held or not (mismatch or analysis.is_exposed(plan, release.stage, seen)):
             return
-        self._held.add((release.id, release.stage))
+        self._held.add(hold)
         self._tell(RELEASE_HELD, release, reason)
 
     def _close_when_old(self, release: Release) -> None:

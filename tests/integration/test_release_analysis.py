@@ -1,6 +1,7 @@
 """A look at a release: which rows it counts for whom, and what becomes of what it saw."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -44,7 +45,7 @@ def control(engine: Engine) -> Control:
     return Control(engine)
 
 
-def begin(control: Control, engine: Engine, stages: int, **changed: Any) -> Release:
+def begin(control: Control, engine: Engine, stages: int, /, **changed: Any) -> Release:
     """A release at a stage, by number from 1."""
     control.start(wish(NEW, **changed), BY)
     with session_scope(engine) as session:
@@ -275,6 +276,78 @@ def test_a_closed_release_names_gains_that_did_not_replicate(
     first, second = sorted(observed["gaps"])
     assert "errors: the offline gain did not replicate: predicted -50.0%" in first
     assert second == "wins: predicted -10.0%, and traffic never measured it"
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_an_aborted_release_keeps_what_was_predicted_beside_what_was_seen(
+    control: Control, engine: Engine, database: Database, stages: int
+) -> None:
+    release = begin(control, engine, stages)
+    with session_scope(engine) as session:
+        session.get_one(Release, release.id).predicted = {
+            "errors": {"estimate": -0.5, "low": -0.6, "high": -0.4}
+        }
+    if stages == 2:
+        put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(150)))
+        put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(150)))
+        look(engine, release)
+    observed = control.abort("m", BY)["observed"]
+    assert observed["effects"].keys() == ({"errors"} if stages == 2 else set())
+    [gap] = observed["gaps"]
+    assert ("did not replicate" if stages == 2 else "traffic never measured it") in gap
+
+
+def test_a_hold_that_time_will_not_mend_is_told_at_once(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    stages = [{"name": "half", "kind": "canary", "share": 0.5, "users": 1000, "hours": 100}]
+    release = begin(control, engine, 1, stages=stages, webhook="http://127.0.0.1:9/", look_seconds=0.001)
+    with walking(engine) as (walker, told):
+        put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(9)))
+        walker.round()
+        assert told == []
+        put(database.owner_url, *(answer(release, NEW, f"m{n}") for n in range(200)))
+        put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(40)))
+        walker.round()
+        walker.round()
+    [(event, reason)] = told
+    assert (event, "209 of 249 users are in the canary" in reason) == ("release_held", True)
+
+
+def test_a_holdback_that_is_over_and_measured_nothing_is_told(control: Control, engine: Engine) -> None:
+    holdback = {"share": 0.1, "days": 2}
+    release = begin(control, engine, 3, holdback=holdback, webhook="http://127.0.0.1:9/", look_seconds=0.001)
+    with walking(engine) as (walker, told):
+        for hours, expected in ((47, []), (49, ["release_held"])):
+            with session_scope(engine) as session:
+                since = datetime.now(UTC) - timedelta(hours=hours)
+                session.get_one(Release, release.id).stage_since = since
+            walker.round()
+            assert [event for event, _ in told] == expected
+    assert "no metric is measured" in told[0][1]
+
+
+class Heard(Webhook):
+    """Keeps what it is told, in place of sending it."""
+
+    def __init__(self, told: list[tuple[str, str]]) -> None:
+        super().__init__(lambda *_: None)
+        self._told = told
+
+    def tell(self, url: str, document: dict[str, Any]) -> None:
+        self._told.append((document["event"], document["reason"]))
+
+
+@contextmanager
+def walking(engine: Engine) -> Iterator[tuple[Walker, list[tuple[str, str]]]]:
+    """A walker whose rounds the test calls, and the events and reasons that its webhook is told."""
+    settings = ReleaseSettings(
+        database_url="unused", release_gateway_url="http://127.0.0.1:9", release_probe_s=0
+    )  # type: ignore[arg-type]
+    trickle = Trickle("http://127.0.0.1:9", "key", load_probes(None))
+    told: list[tuple[str, str]] = []
+    yield Walker(engine, settings, trickle, Heard(told)), told
+    trickle.close()
 
 
 def test_answers_are_labelled_once_and_only_by_the_operator(
