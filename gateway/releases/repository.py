@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from gateway.releases.plan import ReleasePlan
@@ -15,6 +15,8 @@ from ratchet.plan import current_plan
 Document = dict[str, Any]
 LISTED = 200
 """Releases a history goes back."""
+SHOWN = 300
+"""Looks of a release that its page shows."""
 
 
 def newest(session: Session, model: str) -> Document:
@@ -142,19 +144,37 @@ def events(session: Session, release: UUID) -> list[Document]:
 
 
 def series(session: Session, release: UUID) -> dict[str, list[Document]]:
-    """Each metric over the looks of a release, oldest first."""
-    rows = session.execute(
-        select(Look, AnalysisRow)
-        .join(AnalysisRow, AnalysisRow.look_id == Look.id)
-        .where(Look.release_id == release)
-        .order_by(Look.id)
-    )
+    """Each metric over the looks of a release, oldest first.
+
+    Of many looks about `SHOWN` are taken, evenly, with the first of each stage and the newest of each metric,
+    which alone has its detail.
+    """
     found: dict[str, list[Document]] = {}
-    for look, row in rows:
-        found.setdefault(row.metric, []).append(
-            {"at": look.created_at, "stage": look.stage, **metric_document(row)}
-        )
+    for row in session.execute(_SERIES, {"release": release, "shown": SHOWN}).mappings():
+        point = {name: value for name, value in row.items() if name != "detail"}
+        found.setdefault(row["metric"], []).append({**point, **(row["detail"] or {})})
     return found
+
+
+_SERIES = text("""
+    WITH taken AS (
+        SELECT id, stage, created_at, row_number() OVER (ORDER BY id DESC) AS back,
+               row_number() OVER (PARTITION BY stage ORDER BY id) AS of_stage,
+               (count(*) OVER () + :shown - 1) / :shown AS step
+        FROM releases.look WHERE release_id = :release
+    ), newest AS (
+        SELECT DISTINCT ON (metric) metric, look_id FROM releases.analysis
+        WHERE look_id IN (SELECT id FROM taken) ORDER BY metric, look_id DESC
+    )
+    SELECT taken.created_at AS at, taken.stage, seen.metric, seen.n_baseline, seen.n_candidate, seen.baseline,
+           seen.candidate, seen.estimate, seen.low, seen.high, seen.decision,
+           CASE WHEN newest.look_id IS NOT NULL THEN seen.detail END AS detail
+    FROM taken JOIN releases.analysis AS seen ON seen.look_id = taken.id
+    LEFT JOIN newest ON newest.look_id = seen.look_id AND newest.metric = seen.metric
+    WHERE newest.look_id IS NOT NULL OR taken.of_stage = 1
+        OR (taken.back - 1) % taken.step = 0
+    ORDER BY taken.id
+""")
 
 
 def drills(session: Session, model: str, most: int = 20) -> list[Document]:

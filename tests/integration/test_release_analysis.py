@@ -350,6 +350,31 @@ def walking(engine: Engine) -> Iterator[tuple[Walker, list[tuple[str, str]]]]:
     trickle.close()
 
 
+def test_a_page_of_a_long_release_shows_some_looks_and_the_detail_of_the_newest(
+    control: Control, engine: Engine, database: Database
+) -> None:
+    """2,000 looks, every 7th back from the newest: 286; and the first of each stage."""
+    release = begin(control, engine, 2)
+    with psycopg.connect(database.owner_url) as connection:
+        connection.execute(
+            "INSERT INTO releases.look (id, release_id, stage, number, decision, reason, exposure)"
+            " SELECT lpad(to_hex(n), 32, '0')::uuid, %s, CASE WHEN n <= 900 THEN 'shadow' ELSE 'half' END, n,"
+            " 'hold', '', '{}' FROM generate_series(1, 2000) AS n",
+            (release.id,),
+        )
+        connection.execute(
+            "INSERT INTO releases.analysis (look_id, metric, n_baseline, n_candidate, decision, detail)"
+            " SELECT id, metric, number, number, 'undecided', '{\"reason\": \"x\"}' FROM releases.look,"
+            " unnest(ARRAY['errors', 'length']) AS metric WHERE metric = 'errors' OR stage = 'shadow'"
+        )
+    shown = repository_series(engine, release)
+    numbers = [point["n_candidate"] for point in shown["errors"]]
+    assert numbers == sorted({*range(2000, 0, -7), 1, 901})
+    assert [point["n_candidate"] for point in shown["errors"] if "reason" in point] == [2000]
+    assert [point["n_candidate"] for point in shown["length"] if "reason" in point] == [900]
+    assert (shown["length"][0]["stage"], shown["length"][-1]["n_candidate"]) == ("shadow", 900)
+
+
 def test_answers_are_labelled_once_and_only_by_the_operator(
     engine: Engine, database: Database, engine_of: Callable[[Role], Engine]
 ) -> None:
