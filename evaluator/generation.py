@@ -114,8 +114,10 @@ async def _answer(client: AsyncOpenAI, served: ServedPolicy, item: Item, body: d
         if "context length" in error.message or "maximum model length" in error.message:
             return Given(item, Answer("", "length", 0), served.fingerprint)
         raise GenerationFailed(_said(served, item, error)) from error
-    except APIError as error:
+    except (APIError, ValueError) as error:
         raise GenerationFailed(_said(served, item, error)) from error
+    if not getattr(completion, "choices", None):
+        raise GenerationFailed(_said(served, item, ValueError("the answer is no chat completion")))
     if served.fingerprint is not None and completion.system_fingerprint != served.fingerprint:
         raise StampMismatch(
             f"{served.url} answers as {completion.system_fingerprint}, and its row says"
@@ -132,10 +134,10 @@ async def _answer(client: AsyncOpenAI, served: ServedPolicy, item: Item, body: d
     return Given(item, answer, completion.system_fingerprint)
 
 
-def _said(served: ServedPolicy, item: Item, error: APIError) -> str:
+def _said(served: ServedPolicy, item: Item, error: Exception) -> str:
     return (
         f"{served.policy} at {served.url} gave no answer to {item.suite}/{item.name}:"
-        f" {type(error).__name__}: {error.message}"[:400]
+        f" {type(error).__name__}: {error}"[:400]
     )
 
 

@@ -7,6 +7,7 @@ transcripts as in Anthropic's HH data, `{"chosen": ..., "rejected": ...}`, whose
 import gzip
 import json
 import random
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def load_labelled(path: Path, limit: int | None = None, seed: int = 0) -> list[L
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         lines = content.decode("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     pairs = [_pair(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     told = [pair for pair in pairs if pair.better.strip() != pair.worse.strip()]

@@ -190,16 +190,21 @@ def write_report(home: Home, selection: str, out: Path) -> dict[str, Any]:
 
     Raises:
         NotFound: There is no such record.
+        UsageError: The file cannot be written.
     """
     from evaluator.report.gather import gather
     from evaluator.report.page import render
     from ratchet.commands.operator import role_engine
     from ratchet.db.engine import session_scope
     from ratchet.db.roles import Role
+    from ratchet.errors import UsageError
 
     with role_engine(home, Role.REPORT) as database, session_scope(database) as session:
         found = gather(session, selection)
-    out.write_text(render(found), "utf-8")
+    try:
+        out.write_text(render(found), "utf-8")
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {out}: {error.strerror}") from error
     proxy = found["proxy"]
     return {
         "selection": found["id"],

@@ -77,15 +77,15 @@ def command(
             primary=primary,
         )
         row = select_for_round(plan, found, parts_of(home, database, load_settings(), _say), again=again)
-    if report is not None:
-        from evaluator.commands.evaluate import write_report
-
-        write_report(home, str(row.id), report)
     emit(
         {"id": row.id, "digest": row.digest, "created_at": row.created_at, **row.record},
         as_json,
         print_record,
     )
+    if report is not None:
+        from evaluator.commands.evaluate import write_report
+
+        write_report(home, str(row.id), report)
 
 
 def print_record(record: dict[str, Any]) -> None:

@@ -116,7 +116,10 @@ class JudgeClient:
             except APIError as error:
                 self._failed_in_a_row += 1
                 return Reply(None, None, f"{type(error).__name__}: {error.message}"[:300])
-        choices = cast(list[Any], completion.choices or [])
+            except ValueError as error:
+                self._failed_in_a_row += 1
+                return Reply(None, None, f"the judge's answer is no JSON: {error}"[:300])
+        choices = cast(list[Any], getattr(completion, "choices", None) or [])
         if not choices or choices[0].message.content is None:
             return Reply(None, None, "the judge's answer holds no text")
         self._failed_in_a_row = 0

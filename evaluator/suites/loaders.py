@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import random
+import zlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,5 +85,5 @@ def _text(path: Path) -> str:
             with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
                 return file.read()
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error

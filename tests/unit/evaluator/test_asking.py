@@ -1,14 +1,26 @@
 """How policies and judges are asked: pinned sampling, seeds that repeat, addresses by name alone."""
 
+import asyncio
+import gzip
 import json
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.comparing import Contest, decided_without_a_judge, question_of
-from evaluator.generation import request_body
+from evaluator.engines import ServedPolicy
+from evaluator.generation import GenerationFailed, generate, request_body
+from evaluator.judge.client import JudgeClient, JudgeEndpoint
+from evaluator.judge.parse import Reply
+from evaluator.judge.templates import Prompt
+from evaluator.labelled import load_labelled
 from evaluator.scorers.outcome import Answer
 from evaluator.selection import Floor
 from evaluator.settings import load_settings
@@ -18,7 +30,7 @@ from evaluator.suites.loaders import load_prompts
 from evaluator.turns import in_turn
 from evaluator.watching import Look, reason
 from ratchet.decode import DecodeConfig, SeedPolicy
-from ratchet.errors import ConfigError
+from ratchet.errors import ConfigError, UsageError
 
 ITEM = Item("s", "0000", ({"role": "user", "content": "Why?"},), {})
 
@@ -41,6 +53,66 @@ def test_an_open_seed_follows_from_run_and_item_and_none_is_never_sent() -> None
     assert request_body(DecodeConfig(), 0, ITEM, [])["seed"] == seeds[0]
     assert "seed" not in request_body(DecodeConfig(seed_policy=SeedPolicy.NONE), 0, ITEM, [])
     assert request_body(DecodeConfig(), 0, ITEM, [{"type": "function"}])["tools"] == [{"type": "function"}]
+
+
+@contextmanager
+def answering(body: bytes, kind: str) -> Generator[str]:
+    """A server that gives every request the same answer; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing."""
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+NO_ANSWERS = [
+    (b"<html>Sign in</html>", "text/html"),
+    (b'{"choices": [', "application/json"),
+    (b'"just words"', "application/json"),
+    (b'{"choices": []}', "application/json"),
+]
+
+
+@pytest.mark.parametrize(("body", "kind"), NO_ANSWERS)
+def test_a_judge_that_answers_no_completion_gives_no_verdict(body: bytes, kind: str) -> None:
+    async def ask(url: str) -> Reply:
+        async with JudgeClient(JudgeEndpoint(f"{url}/v1", "m", retries=0)) as judge:
+            [reply] = await judge.ask_all([Prompt("system", "user")])
+            return reply
+
+    with answering(body, kind) as url:
+        reply = asyncio.run(ask(url))
+    assert reply.text is None
+    assert reply.error
+
+
+@pytest.mark.parametrize(("body", "kind"), NO_ANSWERS)
+def test_an_engine_that_answers_no_completion_fails_the_run_with_a_reason(body: bytes, kind: str) -> None:
+    async def ask(url: str) -> None:
+        served = ServedPolicy("sky@1", url, None)
+        async for _ in generate(served, DecodeConfig(), [(ITEM, [])], api_key="k", seed=0, concurrency=1):
+            raise AssertionError("nothing was answered")
+
+    with answering(body, kind) as url, pytest.raises(GenerationFailed, match=r"gave no answer to s/0000"):
+        asyncio.run(ask(url))
 
 
 def test_an_address_comes_from_the_settings_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,3 +178,12 @@ def test_prompts_are_read_as_lines_or_json(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match=words):
             load_prompts(path)
+
+
+def test_a_gzip_file_that_was_cut_off_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"prompt": "Why?"}\n' * 500)[:-20])
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_labelled(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_prompts(path)
