@@ -21,7 +21,7 @@ from evaluator.figures import (
 )
 from evaluator.harness import ONLY_TASKS, Parts, RunPlan, RunResult, evaluate
 from evaluator.judges import JudgeVersion
-from evaluator.repository import CandidateRow, RoundRow, end_run
+from evaluator.repository import CandidateRow, RoundRow, end_run, known_selection
 from evaluator.scoring import metrics_of
 from evaluator.selection import Change, Selection, Standing
 from evaluator.selection import select as choose
@@ -38,7 +38,9 @@ from ratchet.ids import new_id
 def select_for_round(
     plan: RunPlan, round_row: RoundRow, parts: Parts, *, again: bool = False
 ) -> SelectionRow:
-    """Evaluates the candidates of a round and writes the record; the same question has one record.
+    """Evaluates the candidates of a round and writes the record; the same question has one record, which
+    is shown when it is asked again: nothing is generated or judged then, also when another policy is in
+    production meanwhile.
 
     Args:
         plan: Whose policies are the round's candidates.
@@ -52,6 +54,8 @@ def select_for_round(
     """
     primary = primary_suite(plan.suites, plan.compares, plan.primary)
     axes = [_axis(one) for one in round_row.candidates if one.policy in plan.policies]
+    if not again and (shown := _shown(plan, round_row, parts)) is not None:
+        return shown
     result = evaluate(plan, parts, again=again)
     with session_scope(parts.database) as session:
         known = session.scalars(select(SelectionRow).where(SelectionRow.run_id == result.id)).first()
@@ -78,6 +82,17 @@ def select_for_round(
         )
         end_run(session, result.id, summary=summary)
         return session.scalars(select(SelectionRow).where(SelectionRow.run_id == result.id)).one()
+
+
+def _shown(plan: RunPlan, round_row: RoundRow, parts: Parts) -> SelectionRow | None:
+    with session_scope(parts.database) as session:
+        return known_selection(
+            session,
+            round_id=round_row.id,
+            policies=plan.policies,
+            judge=plan.judge.ref if plan.judge else None,
+            config=plan.config(),
+        )
 
 
 def document(

@@ -17,7 +17,7 @@ from evaluator.scoring import Scored
 from evaluator.suites.items import Item, Prompt
 from ratchet.canonical import digest_of
 from ratchet.db.engine import session_scope
-from ratchet.db.models.evaluation import AnswerRow, EvalRun, ItemRow, OutcomeRow, VerdictRow
+from ratchet.db.models.evaluation import AnswerRow, EvalRun, ItemRow, OutcomeRow, SelectionRow, VerdictRow
 from ratchet.errors import NotFound, UsageError
 from ratchet.ids import floor_of, new_id
 from ratchet.prompts import hash_of_text, storable
@@ -193,6 +193,27 @@ def begin_run(
     return run
 
 
+def known_selection(
+    session: Session, *, round_id: UUID, policies: Sequence[str], judge: str | None, config: dict[str, Any]
+) -> SelectionRow | None:
+    """The newest record of a round that answers this question, whatever is in production by now.
+
+    Args:
+        session: As the role `ratchet_evaluator`.
+        round_id: The round.
+        policies: Its candidates.
+        judge: The judge's ref.
+        config: Everything else that the outcome follows from, but for what candidates were compared with.
+    """
+    same = (
+        select(SelectionRow)
+        .join(EvalRun, EvalRun.id == SelectionRow.run_id)
+        .where(EvalRun.round_id == round_id, EvalRun.judge.is_not_distinct_from(judge))
+        .where(EvalRun.policies == sorted(policies), EvalRun.config == config, EvalRun.state == "done")
+    )
+    return session.scalars(same.order_by(SelectionRow.id.desc()).limit(1)).first()
+
+
 class RunRows:
     """The rows of one run."""
 
@@ -294,11 +315,11 @@ class RunRows:
 def end_run(
     session: Session, run: UUID, *, error: str | None = None, summary: dict[str, Any] | None = None
 ) -> None:
-    """Ends a run: failed with an error, done with a summary, waiting with neither."""
+    """Ends a run: failed with an error, done with a summary, waiting with neither; a done one stays done."""
     ended = error is not None or summary is not None
     state = "failed" if error is not None else "done" if summary is not None else "waiting"
     session.execute(
         update(EvalRun)
-        .where(EvalRun.id == run)
+        .where(EvalRun.id == run, EvalRun.state != "done")
         .values(state=state, error=error, summary=summary, ended_at=func.now() if ended else None)
     )

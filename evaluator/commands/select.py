@@ -109,6 +109,7 @@ def print_record(record: dict[str, Any]) -> None:
             "; ".join(one["refused"]) or "-",
         )
     console = Console()
+    console.print(f"candidates beside {record['baseline']}, which was in production")
     console.print(table)
     if record["note"]:
         console.print(record["note"])

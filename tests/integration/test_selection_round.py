@@ -50,7 +50,7 @@ from tests.support.evaluation import (
     put_round,
     rows,
 )
-from tests.support.feedback import put_raters, put_votes
+from tests.support.feedback import put_raters, put_votes, serve_policy
 from tests.support.scripted_judge import Script, scripted_judge
 from tests.support.scripted_policy import FINGERPRINT, ScriptedPolicies, scripted_policies
 
@@ -219,6 +219,12 @@ def test_the_best_candidate_that_keeps_its_floors_is_proposed_once_and_for_all(g
     assert (again.id, again.digest) == (row.id, row.digest)
     assert len(ground.policies.requests) == asked
     assert ground.query("SELECT state FROM evaluation.eval_run") == [("done",)]
+    serve_policy(ground.database.owner_url, "sky", candidate(2))
+    promoted = ground.plan(POLITE, SUMS)
+    assert promoted.baseline == candidate(2)
+    later = ground.select(promoted)
+    assert (later.id, later.record["baseline"]) == (row.id, PRODUCTION)
+    assert len(ground.policies.requests) == asked
     assert ground.query(
         "SELECT outcome, count(*) FROM evaluation.outcome WHERE policy = %s AND metric = 'sums' GROUP BY 1",
         candidate(3),
