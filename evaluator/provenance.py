@@ -16,7 +16,8 @@ from ratchet.errors import UsageError
 
 PREFERENCE_RATERS = "raters:preference"
 """Who labels whatever is trained on a snapshot of this stack."""
-_SOURCES = ("source", "repo", "repository", "url")
+_SOURCES = ("source", "repo", "repository", "url", "model", "package")
+"""Keys that name where weights came from; the SQL function shared_with_reward_models has the same."""
 
 
 class JudgeRefused(UsageError):

@@ -217,15 +217,19 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog AS $$
     ), named (model, kind, name) AS (
         SELECT ref, 'lineage', unnest(ARRAY[ref, digest, name]) FROM reward.reward_model
         UNION ALL SELECT model, 'lineage', unnest(ARRAY[ref, digest, weights_digest, name]) FROM above
-        UNION ALL SELECT model, 'lineage', provenance ->> 'source' FROM above WHERE provenance ? 'source'
+        UNION ALL SELECT above.model, 'lineage', provenance ->> source.field FROM above,
+            unnest(ARRAY['source', 'repo', 'repository', 'url', 'model', 'package']) AS source (field)
+            WHERE provenance ? source.field
         UNION ALL SELECT ref, 'training data', snapshot FROM reward.reward_model
         UNION ALL SELECT model, 'training data', provenance ->> 'snapshot' FROM above
             WHERE provenance ? 'snapshot'
-        UNION ALL SELECT m.ref, part.kind, told.name FROM reward.reward_model AS m,
+        UNION ALL SELECT made.ref, part.kind, told.name FROM (
+                SELECT m.ref, m.provenance FROM reward.reward_model AS m
+                UNION ALL SELECT above.model, above.provenance FROM above) AS made,
             (VALUES ('lineage', 'lineage'), ('training_data', 'training data'), ('labelling', 'labelling'))
                 AS part (field, kind),
-            jsonb_array_elements_text(CASE jsonb_typeof(m.provenance -> part.field) WHEN 'array'
-                THEN m.provenance -> part.field ELSE '[]' END) AS told (name)
+            jsonb_array_elements_text(CASE jsonb_typeof(made.provenance -> part.field) WHEN 'array'
+                THEN made.provenance -> part.field ELSE '[]' END) AS told (name)
         UNION ALL SELECT m.ref, 'labelling', 'raters:preference' FROM reward.reward_model AS m
     )
     SELECT DISTINCT model, kind, name FROM named

@@ -1,11 +1,13 @@
 """What the schema of the evaluation lets nobody do, and what its functions tell."""
 
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from evaluator.provenance import Declared, Shared, origin_of_judge, origin_of_policy, shared
 from ratchet.db.roles import Role
 from ratchet.ids import new_id
 from tests.conftest import Database
@@ -122,6 +124,36 @@ def test_the_evaluator_learns_what_a_judge_shares_with_a_reward_model_and_no_mor
         (taste, "training data", "pairs-1"),
     ]
     assert rows(url, ask, [], [], ["raters:preference"]) == [(taste, "labelling", "raters:preference")]
+
+
+@pytest.mark.parametrize(
+    ("provenance", "kind", "name"),
+    [
+        *(({field: "Maker/Base-7B"}, "lineage", "maker/base-7b") for field in
+          ("source", "repo", "repository", "url", "model", "package")),
+        ({"lineage": ["hf:Root"]}, "lineage", "hf:root"),
+        ({"training_data": ["Set-1"]}, "training data", "set-1"),
+        ({"labelling": ["raters:Agency"]}, "labelling", "raters:agency"),
+        ({"snapshot": "abcdef"}, "training data", "abcdef"),
+    ],
+)  # fmt: skip
+def test_both_halves_of_the_border_read_the_same_of_a_provenance(
+    database: Database, round_id: UUID, provenance: dict[str, Any], kind: str, name: str
+) -> None:
+    """A judge that shares a name with an ancestor is refused for a policy and for a reward model alike."""
+    put_policy(database.owner_url, "root@cccccccccccc", **provenance)
+    put_policy(database.owner_url, "mid@dddddddddddd", parent="root@cccccccccccc")
+    taste = put_reward_model(database.owner_url, "mid@dddddddddddd", "pairs-1")
+    kinds = ("lineage", "training data", "labelling")
+    names = [[name] if each == kind else ["else"] for each in kinds]
+    ask = "SELECT reward_model, kind, lower(name) FROM evaluation.shared_with_reward_models(%s, %s, %s)"
+    assert rows(database.url(Role.EVALUATOR), ask, *names) == [(taste, kind, name)]
+    ancestor = {"ref": "root@c", "name": "root", "digest": "d", "weights_digest": "w"}
+    origin = origin_of_policy([{**ancestor, "provenance": provenance}])
+    judge = origin_of_judge(
+        Declared(lineage=names[0], training_data=names[1], labelling=names[2]), "another model"
+    )
+    assert shared(judge, origin, "mid") == [Shared("mid", kind, name)]
 
 
 def test_an_engine_put_up_to_be_evaluated_goes_again_unless_it_is_needed(

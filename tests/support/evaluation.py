@@ -18,7 +18,7 @@ def candidate(number: int) -> str:
     return f"sky@{number:012x}"
 
 
-def put_policy(url: str, ref: str, *, parent: str | None = None, engine: str | None = None,
+def put_policy(url: str, ref: str, /, *, parent: str | None = None, engine: str | None = None,
                fingerprint: str | None = None, **provenance: Any) -> None:  # fmt: skip
     """Registers a policy; with `engine`, wants one that is reached by this URL."""
     name, _, version = ref.partition("@")
