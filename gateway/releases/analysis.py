@@ -57,7 +57,8 @@ def look(session: Session, release: Release, prices: Prices, now: datetime) -> L
     began = session.scalars(
         select(TrafficPlan.created_at).where(TrafficPlan.version == release.stage_plan)
     ).one()
-    measured = read_measurements(session, release, began, prices, shadow=shadow)
+    sources = {plan.source_of(name) for name in plan.metrics_of(release.stage)}
+    measured = read_measurements(session, release, began, prices, sources, shadow=shadow)
     candidate, baseline = measured[release.policy], measured[release.baseline]
     states = {
         name: measure(plan, release.stage, name, *_samples(plan, name, candidate, baseline))

@@ -34,17 +34,31 @@ class Sample:
         Args:
             rows: User and measurement; None, NaN and infinity are failed measurements.
         """
+        return cls.counted((unit, measured, 1) for unit, measured in rows)
+
+    @classmethod
+    def counted(cls, rows: Iterable[tuple[Hashable, float | None, int]]) -> Self:
+        """Gathers rows that stand for several measurements each.
+
+        Args:
+            rows: User, measurement and how often it was made, in the order of its first time; None, NaN and
+                infinity are failed measurements.
+        """
         places: dict[Hashable, int] = {}
         user: list[int] = []
         value: list[float] = []
+        often: list[int] = []
         failed = 0
-        for unit, measured in rows:
+        for unit, measured, times in rows:
             if measured is None or not math.isfinite(measured):
-                failed += 1
+                failed += times
                 continue
             user.append(places.setdefault(unit, len(places)))
             value.append(float(measured))
-        return cls(tuple(places), np.array(user, dtype=np.int64), np.array(value, dtype=np.float64), failed)
+            often.append(times)
+        counts = np.array(often, dtype=np.int64)
+        users = np.repeat(np.array(user, dtype=np.int64), counts)
+        return cls(tuple(places), users, np.repeat(np.array(value, dtype=np.float64), counts), failed)
 
     def within(self, most: float) -> Self:
         """The measurements from 0 to `most`; those outside have failed, and so have users with no other."""

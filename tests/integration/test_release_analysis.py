@@ -14,7 +14,7 @@ from gateway.releases.audit import By
 from gateway.releases.control import Control
 from gateway.releases.decision import Action
 from gateway.releases.labeller import UNLABELLED, label_new
-from gateway.releases.plan import Source
+from gateway.releases.plan import ENDED, Source
 from gateway.releases.plans import shipped_plan
 from gateway.releases.probes import Trickle, load_probes
 from gateway.releases.settings import ReleaseSettings
@@ -28,10 +28,12 @@ from ratchet.ids import new_id
 from tests.conftest import Database
 from tests.support.feedback import put, put_event, response
 from tests.support.gateway_process import Operator
+from tests.support.measured import counted_one_by_one, random_rows
 from tests.support.releases import BY, two_policies, wish
 
 OLD, NEW = "m@000000000000", "m@000000000001"
 PRICES = Prices(1.0, 4.0)
+SOURCES = (*Source, "task:resolved")
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def answer(release: Release, policy: str, user: str, **columns: Any) -> dict[str
 def seen_of(engine: Engine, release: Release, *, shadow: bool = False) -> dict[str, Measured]:
     with session_scope(engine) as session:
         began = datetime.now(UTC) - timedelta(minutes=5)
-        return read_measurements(session, release, began, PRICES, shadow=shadow)
+        return read_measurements(session, release, began, PRICES, SOURCES, shadow=shadow)
 
 
 def look(engine: Engine, release: Release) -> analysis.LookSeen:
@@ -163,6 +165,36 @@ def test_a_shadow_fails_no_more_than_production_where_both_fail_alike(
     assert state.lower < 0 < state.upper
 
 
+@pytest.mark.parametrize("shadow", [False, True])
+def test_the_database_counts_as_reading_every_answer_does(
+    control: Control, engine: Engine, database: Database, shadow: bool
+) -> None:
+    """Random answers, copies, feedback and probes, against a count of the same rows one by one."""
+    release = begin(control, engine, 1 if shadow else 2)
+    rows, events = random_rows(
+        lambda policy, user, **columns: answer(release, policy, user, **columns), shadow
+    )
+    put(database.owner_url, *rows)
+    for identity, kind, columns in events:
+        put_event(database.owner_url, identity, kind, **columns)
+    seen = seen_of(engine, release, shadow=shadow)
+    for policy in (NEW, OLD):
+        expected = counted_one_by_one(rows, events, policy, (OLD, NEW), PRICES, shadow=shadow)
+        for source in SOURCES:
+            sample = seen[policy].samples[source]
+            own: dict[Any, list[float]] = {unit: [] for unit in sample.units}
+            for place, value in zip(sample.user, sample.value, strict=True):
+                own[sample.units[place]].append(value)
+            found = [(unit, sorted(values)) for unit, values in own.items()], sample.failed
+            assert (source, found) == (source, expected[source])
+            assert expected[source][0] or (shadow, policy) == (True, NEW) or source not in ENDED
+    with session_scope(engine) as session:
+        began = datetime.now(UTC) - timedelta(minutes=5)
+        few = read_measurements(session, release, began, PRICES, {Source.LENGTH}, shadow=shadow)
+    assert few[NEW].samples.keys() == {Source.LENGTH}
+    assert few[NEW].units == seen[NEW].units
+
+
 def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engine: Engine) -> None:
     release = begin(control, engine, 2)
     seen = look(engine, release)
@@ -173,7 +205,8 @@ def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engin
 
 
 def test_a_source_that_is_down_moves_nothing(control: Control, engine: Engine, database: Database) -> None:
-    release = begin(control, engine, 2)
+    thumbs = {"measure": "share", "worse": "lower", "margin": 0.2, "harm": 0.1, "users": 2}
+    release = begin(control, engine, 2, metrics={"thumbs": thumbs})
     put(database.owner_url, *(answer(release, NEW, f"n{n}") for n in range(150)))
     put(database.owner_url, *(answer(release, OLD, f"o{n}") for n in range(150)))
     with psycopg.connect(database.owner_url) as connection:
