@@ -160,18 +160,23 @@ def test_every_attack_from_the_evaluators_environment_fails(
 ) -> None:
     said = attack(up, commands[name])
     assert {name: words for name, words in said.items() if not words.startswith("refused: ")} == {}
-    assert len(said) >= 24 + 7 * 8
+    assert len(said) >= 22 + 7 * 8
+
+
+LEAD_NOWHERE = {
+    "lift the cover", "lift the cover in another namespace", "bind the folder to another place",
+    "log in as the trainer without a password", "log in as the owner without a password",
+    "read figures of reward models in alarms", "become the trainer", "read files through the server",
+}  # fmt: skip
+"""Attacks on the cover itself, and on what PostgreSQL gives nobody; so is joining namespaces."""
 
 
 def test_the_same_attacks_succeed_where_nothing_confines_them(up: Up, commands: dict[str, Command]) -> None:
-    """Else the test above would prove nothing: from the trainer's environment the files lie open."""
+    """Else the test above would prove nothing: from the trainer's environment everything lies open that is
+    a file's, another process's or the trainer's in the database."""
     said = attack(up, commands["trainer-worker"])
-    for name in (
-        "read the reward store's key", "read the trainer's address", "list the reward models",
-        "find a secret in the own environment", "environment of feedback-web", "change the trainer's code",
-        "read rewards of checkpoints", "read the measurements that alarms name",
-    ):  # fmt: skip
-        assert said[name].startswith("got: "), (name, said[name])
+    failed = {name for name, words in said.items() if not words.startswith("got: ")}
+    assert {name for name in failed if not name.startswith("namespaces of ")} <= LEAD_NOWHERE
 
 
 def test_the_running_evaluator_is_confined_and_the_others_are_not(up: Up) -> None:

@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,7 @@ def bound_elsewhere(home: Path) -> list[str]:
     """What lies at the data folder when its parent is bound to another place."""
     called("unshare", libc.unshare(NEWUSER_NEWNS))
     place = Path("/dev/shm/elsewhere")
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     called("mount", libc.mount(bytes(home.parent), bytes(place), None, MS_BIND, None))
     return listed(place / home.name / "secrets")
 
@@ -97,10 +98,12 @@ def told_by_alarms() -> list[Any]:
     return figures
 
 
-def any_device() -> str:
-    """A disk, read past the file system."""
-    with Path("/dev/disk").open("rb") as disk:
-        return repr(disk.read(1))
+def left_behind(folder: Path) -> Path:
+    """A file that every Python process would read at its start, gone again at once."""
+    path = folder / "ratchet-border-attack.pth"
+    path.touch()
+    path.unlink()
+    return path
 
 
 def attempts(order: dict[str, Any]) -> dict[str, Callable[[], Any]]:
@@ -120,9 +123,7 @@ def attempts(order: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "lift the cover in another namespace": lambda: in_child(lambda: uncovered(home)),
         "bind the folder to another place": lambda: in_child(lambda: bound_elsewhere(home)),
         "change the trainer's code": lambda: (programs / "trainer" / "worker.py").open("a"),
-        "leave code that every process runs": lambda: (
-            Path(sys.prefix) / "lib" / "python3" / "site-packages" / "x.pth"
-        ).open("w"),
+        "leave code that every process runs": lambda: left_behind(Path(sysconfig.get_path("purelib"))),
         "log in as the trainer without a password": lambda: login(order["url_without_password"]),
         "log in as the owner without a password": lambda: login(order["owner_without_password"]),
         "read reward models' rows": lambda: query("SELECT * FROM reward.reward_model"),
@@ -134,8 +135,6 @@ def attempts(order: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "read rewards of checkpoints": lambda: query("SELECT reward FROM training.checkpoint"),
         "become the trainer": lambda: query("SET ROLE ratchet_trainer"),
         "read files through the server": lambda: query("SELECT pg_read_file('/etc/hostname')"),
-        "ask the user's own service manager": lambda: listed(Path(f"/run/user/{os.getuid()}")),
-        "read a disk": any_device,
     }
     for name, pid in order["pids"].items():
         process = Path(f"/proc/{pid}")
