@@ -13,6 +13,7 @@ from feedback.settings import FeedbackSettings
 from feedback.web import api, pages
 from feedback.web.pages import FOLDER, Pages
 from ratchet import look
+from ratchet.bodies import BodyLimit
 from ratchet.db.engine import open_engine
 from ratchet.errors import DatabaseUnavailable
 from ratchet.logs import configure as configure_logs
@@ -23,6 +24,8 @@ from ratchet.vitals import observe_vitals, trouble
 
 SERVICE = "feedback"
 POOL_SIZE = 10
+MAX_BODY_BYTES = 128 << 10
+"""A vote whose note is as long as it may be, every character escaped."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self';"
     " form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -61,6 +64,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Ratchet feedback", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.desk = Desk(engine, settings)
     app.state.pages = Pages(settings)
+    app.add_middleware(BodyLimit, most=MAX_BODY_BYTES)
     app.include_router(pages.router)
     app.include_router(api.router)
     app.mount("/look", StaticFiles(directory=look.FOLDER), name="look")

@@ -18,7 +18,6 @@ from feedback.web.markup import to_html
 
 COOKIE = "ratchet_rater"
 CHOICES: tuple[Shown, ...] = ("left", "right", "tie", "both_bad", "skip")
-MAX_FORM_BYTES = 64 << 10
 FOLDER = Path(__file__).parent
 
 Form = dict[str, list[str]]
@@ -32,7 +31,7 @@ async def _form(request: Request) -> Form:
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Forged("this form was sent by another site")
     document = await request.body()
-    return parse_qs(document[:MAX_FORM_BYTES].decode("utf-8", "replace"))
+    return parse_qs(document.decode("utf-8", "replace"))
 
 
 def _first(form: Form, name: str) -> str:

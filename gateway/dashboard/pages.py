@@ -27,7 +27,6 @@ from ratchet.plan import current_plans
 Answer = Awaitable[Response]
 
 COOKIE = "ratchet_operator"
-MAX_FORM_BYTES = 64 << 10
 REFUSALS = ("refusal_benign", "refusal_harmful")
 LENGTH = "length"
 Form = dict[str, list[str]]
@@ -50,7 +49,7 @@ async def _form(request: Request) -> Form:
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Refused("this form was sent by another site")
     document = await request.body()
-    return parse_qs(document[:MAX_FORM_BYTES].decode("utf-8", "replace"))
+    return parse_qs(document.decode("utf-8", "replace"))
 
 
 def _desk(request: Request) -> Desk:

@@ -27,6 +27,7 @@ from gateway.releases.walker import Walker
 from gateway.releases.webhook import Webhook
 from ratchet import look
 from ratchet.alarms import raise_alarm
+from ratchet.bodies import BodyLimit
 from ratchet.db.engine import open_engine, session_scope
 from ratchet.db.models.serving import ApiKey
 from ratchet.errors import DatabaseUnavailable, EnvironmentFault, NotFound, RatchetError
@@ -45,6 +46,7 @@ POOL_SIZE = 5
 KEY_NAME = "release process"
 BEAT_EVERY_S = 15.0
 LOOP_EVERY_S = 5.0
+MAX_BODY_BYTES = 64 << 10
 RELEASE_WEBHOOK = "release_webhook"
 """Alarm: the webhook could not be told of what a release did; stands until a person clears it."""
 HEADERS = {
@@ -95,6 +97,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Ratchet releases", lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.desk = Desk(engine, control, settings)
     app.state.templates = Templates()
+    app.add_middleware(BodyLimit, most=MAX_BODY_BYTES)
     app.include_router(routes.router)
     app.include_router(pages.router)
     app.include_router(loops.router)

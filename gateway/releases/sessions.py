@@ -99,7 +99,7 @@ def form_token(token: str) -> str:
 
 def is_own_form(token: str, given: str) -> bool:
     """Whether a form came from a page of this session."""
-    return hmac.compare_digest(form_token(token), given)
+    return hmac.compare_digest(form_token(token).encode(), given.encode())
 
 
 def _hash(token: str) -> bytes:

@@ -187,6 +187,12 @@ def test_the_same_desk_as_json(database: Database, site: str, link: Callable[...
     ]
 
 
+def test_a_body_that_is_too_large_is_refused(site: str) -> None:
+    with httpx.Client(base_url=site) as client:
+        assert client.post("/sign-in", content=b"x" * (129 << 10)).status_code == 413
+        assert client.post("/api/session", content=b"x" * (129 << 10)).status_code == 413
+
+
 def test_signs_of_life_headers_and_forms_of_other_sites(site: str, link: Callable[..., str]) -> None:
     with httpx.Client(base_url=site) as client:
         assert client.get("/healthz").json() == {"status": "ok", "service": "feedback"}

@@ -199,6 +199,8 @@ def test_forms_of_other_sites_and_other_sessions_do_nothing(
         assert ("HttpOnly" in cookie, "SameSite=strict" in cookie) == (True, True)
         assert client.post(path, data={"reason": "x"}).status_code == 409
         assert client.post(path, data={"reason": "x", "form_token": "0" * 64}).status_code == 409
+        strange = client.post(path, data={"reason": "x", "form_token": "ü" * 64})
+        assert (strange.status_code, "load the page again" in strange.text) == (409, True)
         forged = client.post(path, data={"reason": "x"}, headers={"sec-fetch-site": "cross-site"})
         assert forged.status_code == 409
         page = client.get("/")
@@ -283,6 +285,17 @@ def test_the_same_over_http_for_operators_keys_alone(site: str, operator: Operat
             "started", "start-refused", "pause-refused", "aborted"
         ]  # fmt: skip
         assert len(client.get("/admin/releases/m/drills").json()) == 1
+
+
+def test_a_body_that_is_too_large_is_refused_before_anyone_is_asked_for_a_key(site: str) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(65):
+            yield b"x" * 1024
+
+    with httpx.Client(base_url=site) as client:
+        for path in ("/sign-in", "/admin/releases"):
+            for content in (b"x" * (65 << 10), pieces()):
+                assert client.post(path, content=content).status_code == 413
 
 
 def test_signs_of_life(site: str) -> None:
