@@ -1,6 +1,6 @@
 """The tables of docs/releases.md: `python -m benchmarks.releases.statistics TABLE [releases]`.
 
-TABLE is `alike`, `worse`, `edge`, `users` or `returning`.
+TABLE is `alike`, `worse`, `edge`, `users`, `small` or `returning`.
 """
 
 import sys
@@ -114,6 +114,23 @@ def users_needed(plan: ReleasePlan, stage: Stage, name: str, worse: float, relea
     return found
 
 
+def small(plan: ReleasePlan, releases: int) -> None:
+    """Measured users of an arm until 80% of the candidates were promoted, or aborted, by the small plan."""
+    del plan
+    chosen = load_release_plan(PLAN.with_name("small.toml"))
+    alike = simulate(
+        chosen, WORLDS, {}, last_users=FEWEST, releases=releases, looks=100, rng=np.random.default_rng(SEED)
+    )  # fmt: skip
+    print("| candidate | users |")
+    print("|-|-|")
+    print(f"| like production, promoted | {alike.users_for(POWER):,.0f} |")
+    for name, worse, words in (("length", 1.0, "answers at twice the length"), ("errors", 0.5, "half fail")):
+        rng = np.random.default_rng(SEED)
+        times = metric_times(chosen, chosen.stages[-1], name, WORLDS[name], worse, FEWEST, releases, 100, rng)
+        needed = float(np.quantile(times.harm, POWER, method="inverted_cdf"))
+        print(f"| {words}, aborted | {needed:,.0f} |")
+
+
 def returning(plan: ReleasePlan, releases: int) -> None:
     """Users who come back, so that their means change from look to look, which the theory does not cover.
 
@@ -159,7 +176,8 @@ def _is_wrong(world: World, again: float, worse: float, sign: int, rng: np.rando
 def main(what: str, releases: int = 2_000) -> None:
     """Prints one table."""
     plan = load_release_plan(PLAN)
-    tables = {"alike": alike, "worse": worse, "edge": edge, "users": users, "returning": returning}
+    tables = {"alike": alike, "worse": worse, "edge": edge, "users": users, "small": small,
+              "returning": returning}  # fmt: skip
     tables[what](plan, releases)
 
 
