@@ -46,6 +46,8 @@ POOL_SIZE = 5
 KEY_NAME = "release process"
 BEAT_EVERY_S = 15.0
 LOOP_EVERY_S = 5.0
+JOIN_S = 5.0
+"""Seconds that a thread's work may take at the end of the process."""
 MAX_BODY_BYTES = 64 << 10
 RELEASE_WEBHOOK = "release_webhook"
 """Alarm: the webhook could not be told of what a release did; stands until a person clears it."""
@@ -79,7 +81,7 @@ def create_app() -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        webhook = Webhook(lambda url, reason: _raise(engine, url, reason))
+        webhook = Webhook(lambda host, reason: _raise(engine, host, reason))
         trickle = Trickle(settings.release_gateway_url, _own_key(engine), probes)
         walker = Walker(engine, settings, trickle, webhook)
         with (
@@ -147,7 +149,7 @@ def _thread(name: str, work: Callable[[], object], every_s: float) -> Generator[
         yield
     finally:
         stopping.set()
-        thread.join(POOL_SIZE)
+        thread.join(JOIN_S)
 
 
 def _own_key(engine: Engine) -> str:
@@ -172,9 +174,13 @@ def _beat(engine: Engine, instance: str) -> None:
         beat(session, instance, {"pid": os.getpid()})
 
 
-def _raise(engine: Engine, url: str, reason: str) -> None:
-    with session_scope(engine) as session:
-        raise_alarm(session, RELEASE_WEBHOOK, url, {"reason": reason})
+def _raise(engine: Engine, host: str, reason: str) -> None:
+    try:
+        with session_scope(engine) as session:
+            raise_alarm(session, RELEASE_WEBHOOK, host, {"reason": reason})
+    except (DatabaseUnavailable, SQLAlchemyError) as error:
+        why = str(error).splitlines()[0]
+        log.error("no alarm could be raised of the webhook", host=host, reason=reason, database=why)
 
 
 def _add_refusals(app: FastAPI) -> None:

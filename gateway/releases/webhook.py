@@ -6,6 +6,7 @@ The address comes from the settings or a plan on this machine, never from a requ
 import threading
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -22,7 +23,7 @@ class Webhook:
     """Sends documents as JSON.
 
     Args:
-        gave_up: Told the address and the reason when every attempt failed.
+        gave_up: Told the address's scheme and host, and the reason, when every attempt failed.
         first_wait_s: Seconds before the second attempt; doubled before each further one.
     """
 
@@ -59,5 +60,12 @@ class Webhook:
             if answer.is_success:
                 return
             reason = f"it answers {answer.status_code}"
-        log.error("the webhook could not be told", url=url, reason=reason)
-        self._gave_up(url, reason)
+        where = _host_of(url)
+        log.error("the webhook could not be told", host=where, reason=reason)
+        self._gave_up(where, reason)
+
+
+def _host_of(url: str) -> str:
+    """Scheme and host: what follows may be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}"
