@@ -36,8 +36,8 @@ CLOSED = "closed"
 ABORTED = "aborted"
 FAILED = "failed"
 PRODUCTION = "production"
-DRAIN = timedelta(minutes=2)
-"""Engines of a policy that was taken back stay so long, for answers under way."""
+DRAIN = timedelta(minutes=11)
+"""Engines of a policy that was taken back stay so long: an answer under way may take ten minutes."""
 
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtext('ratchet release ' || :model))")
 
