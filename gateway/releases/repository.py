@@ -58,6 +58,7 @@ def view(session: Session, release: Release) -> Document:
     look = session.scalars(
         select(Look).where(Look.release_id == release.id).order_by(Look.id.desc()).limit(1)
     ).first()
+    seen = look_document(session, look) if look else None
     return {
         "release": str(release.id),
         "model": release.model,
@@ -77,11 +78,23 @@ def view(session: Session, release: Release) -> Document:
             {"arm": arm.arm.value, "policy": arm.policy, "share": arm.share}
             for arm in (plan.arms if plan else ())
         ],
-        "look": look_document(session, look) if look else None,
+        "look": seen,
+        "metrics": [_told(metric) for metric in seen["metrics"]] if seen else [],
         "selection": str(release.selection_id) if release.selection_id else None,
         "overridden": release.overridden,
         "predicted": release.predicted,
         "observed": release.observed,
+    }
+
+
+def _told(metric: Document) -> Document:
+    """A metric of the last look in short."""
+    return {
+        "metric": metric["metric"],
+        "n": {"baseline": metric["n_baseline"], "candidate": metric["n_candidate"]},
+        "estimate": metric["estimate"],
+        "interval": [metric["low"], metric["high"]],
+        "decision": metric["decision"],
     }
 
 

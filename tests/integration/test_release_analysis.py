@@ -202,6 +202,15 @@ def test_without_data_a_stage_holds_and_the_look_is_kept(control: Control, engin
     told = control.status("m")["look"]
     assert (told["number"], told["decision"], told["exposure"]["users"]) == (1, "hold", 0)
     assert [(metric["metric"], metric["decision"]) for metric in told["metrics"]] == [("errors", "dead")]
+    assert control.status("m")["metrics"] == [
+        {
+            "metric": "errors",
+            "n": {"baseline": 0, "candidate": 0},
+            "estimate": None,
+            "interval": [-1.0, 1.0],
+            "decision": "dead",
+        }
+    ]
 
 
 def test_a_source_that_is_down_moves_nothing(control: Control, engine: Engine, database: Database) -> None:
