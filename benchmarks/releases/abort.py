@@ -3,9 +3,9 @@
     python -m benchmarks.releases.abort --switches 200 --processes 4
 
 Every process has clients that ask without a pause, as users of the bad policy. The clock starts before the
-abort's transaction begins; a process has followed once the last request that it still sent to the bad
-policy was asked. A request asked after a process had first answered by the good policy, and answered by
-the bad one, is a wrong one.
+transaction that adds the abort's plan, without its other rows, begins; a process has followed once the last
+request that it still sent to the bad policy was asked. A request asked after a process had first answered by
+the good policy, and answered by the bad one, is a wrong one.
 """
 
 import argparse

@@ -50,6 +50,20 @@ def test_shares_are_kept_over_many_units_and_another_salt_draws_others() -> None
     assert len(chosen & others) < 100
 
 
+def test_a_tenth_of_a_thousand_users_stay_in_the_canary_for_fifty_requests_each() -> None:
+    """Binomial(1000, 0.1): mean 100, standard deviation 9.5; four of them on each side."""
+    plans = {"m": plan(0.1)}
+    keys = [f"key-{number}" for number in range(5)]
+    seen: dict[str, set[str]] = {}
+    for request in range(50):
+        for number in range(1000):
+            user, key = f"u{number}", keys[(request + number) % 5]
+            found = route(plans, (), "m", user=user, session=f"s{request}", key=key)
+            seen.setdefault(user, set()).add(found.policy)
+    assert all(len(policies) == 1 for policies in seen.values())
+    assert 62 < sum(policies == {"m@new"} for policies in seen.values()) < 138
+
+
 def test_a_shadow_takes_no_answer() -> None:
     arms = (PlannedArm(Arm.PRODUCTION, "m@old", 1.0), PlannedArm(Arm.SHADOW, "m@new", 1.0))
     chosen = pick(Plan(1, "m", "shadow", arms, Enforcement.REPLACE, "s"), "user:ada")
