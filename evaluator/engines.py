@@ -1,5 +1,9 @@
 """Engines for the time of a run: wanted by rows, waited for, and let go where nothing else needs them.
 
+A wish is alive for as long as its holder keeps a lock of the database's; of one that was killed PostgreSQL
+takes the lock back, and whoever looks next dismisses its wish. An engine that several runs hold goes with the
+last of them.
+
 Which address a policy answers at stands in `registry.engine` alone: the supervisor or an operator put it
 there, no request of the evaluator can.
 """
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
 
 from ratchet.db.engine import session_scope
 from ratchet.db.models.registry import EngineRow
@@ -48,13 +53,32 @@ def served_policy(
     Raises:
         EngineUnavailable: It does not come up; the message says what its row says.
     """
-    with session_scope(database) as session:
-        identity: UUID = session.execute(select(func.evaluation.want_engine(new_id(), policy))).scalar_one()
-    try:
-        yield _up(database, identity, policy, report, timeout_s)
-    finally:
+    wish = new_id()
+    with database.connect() as holder:
+        holder.execute(select(func.pg_advisory_lock(func.evaluation.lock_of_wish(wish))))
+        holder.commit()
         with session_scope(database) as session:
-            session.execute(select(func.evaluation.dismiss_engine(identity)))
+            wanted = func.evaluation.want_engine(wish, new_id(), policy)
+            identity: UUID = session.execute(select(wanted)).scalar_one()
+        try:
+            yield _up(database, identity, policy, report, timeout_s)
+        finally:
+            with session_scope(database) as session:
+                session.execute(select(func.evaluation.dismiss_engine(wish)))
+            holder.execute(select(func.pg_advisory_unlock(func.evaluation.lock_of_wish(wish))))
+            holder.commit()
+
+
+def dismiss_dead_wishes(session: Session) -> int:
+    """Lets go the engines of runs that were killed.
+
+    Args:
+        session: As the role `ratchet_evaluator`.
+
+    Returns:
+        How many wishes were dead.
+    """
+    return session.execute(select(func.evaluation.dismiss_dead_wishes())).scalar_one()
 
 
 def _up(database: Engine, identity: UUID, policy: str, report: Report, timeout_s: float) -> ServedPolicy:

@@ -10,6 +10,7 @@ from celery import Celery, signals
 from celery.schedules import crontab
 from sqlalchemy import Engine
 
+from evaluator.engines import dismiss_dead_wishes
 from evaluator.loop import Dispatcher
 from evaluator.weekly import collect_ratings, sample_traffic
 from ratchet.broker import celery_settings, forget_delivered
@@ -78,6 +79,7 @@ def heartbeat() -> None:
 def take_loop_steps() -> None:
     """Begins the selection of a turn of the loop, and ends one that was stopped."""
     with session_scope(_connections()) as session:
+        dismiss_dead_wishes(session)
         _dispatcher().take_steps(session)
 
 

@@ -155,43 +155,32 @@ CREATE TRIGGER immutable BEFORE UPDATE OR DELETE ON evaluation.selection
 
 ENGINES = """
 CREATE TABLE evaluation.engine_wish (
-    engine_id uuid PRIMARY KEY REFERENCES registry.engine (id),
+    id        uuid PRIMARY KEY,
+    engine_id uuid NOT NULL REFERENCES registry.engine (id),
+    put_up    boolean NOT NULL,
     wanted_at timestamptz NOT NULL DEFAULT now()
 );
+CREATE INDEX engine_wish_engine ON evaluation.engine_wish (engine_id);
 
-CREATE FUNCTION evaluation.want_engine(fresh uuid, wanted text) RETURNS uuid
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
-DECLARE
-    engine uuid;
-BEGIN
-    PERFORM pg_advisory_xact_lock(hashtext('evaluation.want_engine'));
-    SELECT id INTO engine FROM registry.engine WHERE policy = wanted AND desired = 'up'
-        ORDER BY state = 'up' DESC, id DESC LIMIT 1;
-    IF engine IS NOT NULL THEN
-        RETURN engine;
-    END IF;
-    UPDATE registry.engine SET desired = 'up', state = 'waiting', updated_at = now()
-        WHERE id = (SELECT id FROM registry.engine WHERE policy = wanted AND managed ORDER BY id DESC LIMIT 1)
-        RETURNING id INTO engine;
-    IF engine IS NULL THEN
-        INSERT INTO registry.engine (id, policy, managed, desired, state)
-            VALUES (fresh, wanted, true, 'up', 'waiting') RETURNING id INTO engine;
-    END IF;
-    INSERT INTO evaluation.engine_wish (engine_id) VALUES (engine) ON CONFLICT DO NOTHING;
-    RETURN engine;
-END $$;
+CREATE FUNCTION evaluation.lock_of_wish(wish uuid) RETURNS bigint
+LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog AS $$
+    SELECT hashtextextended('evaluation.engine_wish ' || wish, 0)
+$$;
 
-CREATE FUNCTION evaluation.dismiss_engine(engine uuid) RETURNS boolean
+CREATE FUNCTION evaluation.dismiss_engine(wish uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     gone integer;
+    dropped record;
 BEGIN
-    DELETE FROM evaluation.engine_wish WHERE engine_id = engine;
-    IF NOT FOUND THEN
+    PERFORM pg_advisory_xact_lock(hashtext('evaluation.want_engine'));
+    DELETE FROM evaluation.engine_wish WHERE id = wish RETURNING engine_id, put_up INTO dropped;
+    IF NOT FOUND OR NOT dropped.put_up
+        OR EXISTS (SELECT FROM evaluation.engine_wish WHERE engine_id = dropped.engine_id) THEN
         RETURN false;
     END IF;
     UPDATE registry.engine AS e SET desired = 'down', updated_at = now()
-        WHERE e.id = engine AND e.managed
+        WHERE e.id = dropped.engine_id AND e.managed
             AND NOT EXISTS (SELECT FROM releases.release AS r WHERE r.ended_at IS NULL
                 AND (r.engine_id = e.id OR e.policy IN (r.policy, r.baseline)))
             AND NOT EXISTS (SELECT FROM (
@@ -201,6 +190,47 @@ BEGIN
                     OR plan.arms @> jsonb_build_array(jsonb_build_object('policy', e.policy)));
     GET DIAGNOSTICS gone = ROW_COUNT;
     RETURN gone > 0;
+END $$;
+
+CREATE FUNCTION evaluation.dismiss_dead_wishes() RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    dead integer := 0;
+    one uuid;
+BEGIN
+    FOR one IN SELECT id FROM evaluation.engine_wish LOOP
+        IF pg_try_advisory_xact_lock(evaluation.lock_of_wish(one)) THEN
+            PERFORM evaluation.dismiss_engine(one);
+            dead := dead + 1;
+        END IF;
+    END LOOP;
+    RETURN dead;
+END $$;
+
+CREATE FUNCTION evaluation.want_engine(wish uuid, fresh uuid, wanted text) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    engine uuid;
+    raised boolean := false;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('evaluation.want_engine'));
+    SELECT id INTO engine FROM registry.engine WHERE policy = wanted AND desired = 'up'
+        ORDER BY state = 'up' DESC, id DESC LIMIT 1;
+    IF engine IS NULL THEN
+        raised := true;
+        UPDATE registry.engine
+            SET desired = 'up', state = CASE state WHEN 'up' THEN 'up' ELSE 'waiting' END, updated_at = now()
+            WHERE id = (SELECT id FROM registry.engine
+                        WHERE policy = wanted AND managed ORDER BY id DESC LIMIT 1)
+            RETURNING id INTO engine;
+    END IF;
+    IF engine IS NULL THEN
+        INSERT INTO registry.engine (id, policy, managed, desired, state)
+            VALUES (fresh, wanted, true, 'up', 'waiting') RETURNING id INTO engine;
+    END IF;
+    INSERT INTO evaluation.engine_wish (id, engine_id, put_up) VALUES (wish, engine, raised
+        OR EXISTS (SELECT FROM evaluation.engine_wish AS w WHERE w.engine_id = engine AND w.put_up));
+    RETURN engine;
 END $$;
 """
 
@@ -282,9 +312,11 @@ CREATE TRIGGER forget_prompts AFTER DELETE ON serving.response
 """
 
 GRANTS = """
-REVOKE ALL ON FUNCTION evaluation.want_engine(uuid, text), evaluation.dismiss_engine(uuid),
+REVOKE ALL ON FUNCTION evaluation.want_engine(uuid, uuid, text), evaluation.dismiss_engine(uuid),
+    evaluation.dismiss_dead_wishes(), evaluation.lock_of_wish(uuid),
     evaluation.shared_with_reward_models(text[], text[], text[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION evaluation.want_engine(uuid, text), evaluation.dismiss_engine(uuid),
+GRANT EXECUTE ON FUNCTION evaluation.want_engine(uuid, uuid, text), evaluation.dismiss_engine(uuid),
+    evaluation.dismiss_dead_wishes(), evaluation.lock_of_wish(uuid),
     evaluation.shared_with_reward_models(text[], text[], text[]) TO ratchet_evaluator;
 
 GRANT USAGE ON SCHEMA evaluation TO ratchet_evaluator, ratchet_operator, ratchet_report;

@@ -1,5 +1,6 @@
 """What the schema of the evaluation lets nobody do, and what its functions tell."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -75,7 +76,10 @@ def test_a_report_joins_rewards_only_once_the_selection_is_written(
         ),
         (Role.TRAINER, "SELECT * FROM feedback.heldout_prompt"),
         (Role.TRAINER, "SELECT * FROM feedback.heldout_traffic"),
-        (Role.TRAINER, "SELECT evaluation.want_engine(gen_random_uuid(), 'sky@aaaaaaaaaaaa')"),
+        (
+            Role.TRAINER,
+            "SELECT evaluation.want_engine(gen_random_uuid(), gen_random_uuid(), 'sky@aaaaaaaaaaaa')",
+        ),
         (Role.EVALUATOR, "SELECT * FROM evaluation.reward_of_selected"),
         (Role.EVALUATOR, "SELECT reward FROM training.checkpoint"),
         (Role.EVALUATOR, "SELECT * FROM reward.reward_model"),
@@ -156,28 +160,36 @@ def test_both_halves_of_the_border_read_the_same_of_a_provenance(
     assert shared(judge, origin, "mid") == [Shared("mid", kind, name)]
 
 
-def test_an_engine_put_up_to_be_evaluated_goes_again_unless_it_is_needed(
-    database: Database, round_id: UUID
+@pytest.fixture
+def wanting(database: Database) -> Callable[[str, UUID, UUID], UUID]:
+    """Wants an engine as the evaluator: policy, wish, id of a fresh row."""
+    url = database.url(Role.EVALUATOR)
+    return lambda policy, wish, fresh: rows(
+        url, "SELECT evaluation.want_engine(%s, %s, %s)", wish, fresh, policy
+    )[0][0]
+
+
+def test_an_engine_put_up_to_be_evaluated_goes_with_the_last_who_holds_it(
+    database: Database, round_id: UUID, wanting: Callable[[str, UUID, UUID], UUID]
 ) -> None:
-    url, fresh = database.url(Role.EVALUATOR), new_id()
+    url, fresh, one, other = database.url(Role.EVALUATOR), new_id(), new_id(), new_id()
     state = "SELECT desired, state, managed, url FROM registry.engine WHERE id = %s"
 
-    def want(policy: str, identity: UUID) -> UUID:
-        return rows(url, "SELECT evaluation.want_engine(%s, %s)", identity, policy)[0][0]
+    def dismiss(wish: UUID) -> bool:
+        return rows(url, "SELECT evaluation.dismiss_engine(%s)", wish)[0][0]
 
-    def dismiss(identity: UUID) -> bool:
-        return rows(url, "SELECT evaluation.dismiss_engine(%s)", identity)[0][0]
-
-    assert want(candidate(1), fresh) == fresh
-    assert want(candidate(1), new_id()) == fresh
+    assert wanting(candidate(1), one, fresh) == fresh
+    assert wanting(candidate(1), other, new_id()) == fresh
     assert rows(url, state, fresh) == [("up", "waiting", True, None)]
-    assert dismiss(fresh)
-    assert not dismiss(fresh)
+    assert not dismiss(one)
+    assert rows(url, state, fresh) == [("up", "waiting", True, None)]
+    assert dismiss(other)
+    assert not dismiss(other)
     assert rows(url, state, fresh) == [("down", "waiting", True, None)]
 
-    assert want(candidate(1), new_id()) == fresh
+    assert wanting(candidate(1), one, new_id()) == fresh
     serve_policy(database.owner_url, "sky", candidate(1))
-    assert not dismiss(fresh)
+    assert not dismiss(one)
     assert rows(url, "SELECT desired FROM registry.engine WHERE id = %s", fresh) == [("up",)]
 
     with psycopg.connect(database.owner_url) as connection:
@@ -186,8 +198,38 @@ def test_an_engine_put_up_to_be_evaluated_goes_again_unless_it_is_needed(
             " VALUES (%s, %s, false, 'up', 'up', 'http://elsewhere')",
             (served := new_id(), PRODUCTION),
         )
-    assert want(PRODUCTION, new_id()) == served
-    assert not dismiss(served)
+    assert wanting(PRODUCTION, one, new_id()) == served
+    assert not dismiss(one)
+
+
+def test_an_engine_wanted_again_before_it_was_stopped_is_still_up(
+    database: Database, round_id: UUID, wanting: Callable[[str, UUID, UUID], UUID]
+) -> None:
+    url, fresh, wish = database.url(Role.EVALUATOR), new_id(), new_id()
+    wanting(candidate(1), wish, fresh)
+    rows(database.owner_url, "UPDATE registry.engine SET state = 'up' RETURNING 1")
+    rows(url, "SELECT evaluation.dismiss_engine(%s)", wish)
+    assert wanting(candidate(1), wish, new_id()) == fresh
+    assert rows(url, "SELECT desired, state FROM registry.engine WHERE id = %s", fresh) == [("up", "up")]
+
+
+def test_the_engine_of_a_killed_run_is_let_go_and_that_of_a_living_one_is_not(
+    database: Database, round_id: UUID, wanting: Callable[[str, UUID, UUID], UUID]
+) -> None:
+    url, wishes, engines = database.url(Role.EVALUATOR), (new_id(), new_id()), (new_id(), new_id())
+    holders = [psycopg.connect(url, autocommit=True) for _ in wishes]
+    for place, holder in enumerate(holders):
+        holder.execute("SELECT pg_advisory_lock(evaluation.lock_of_wish(%s))", (wishes[place],))
+        wanting((PRODUCTION, candidate(1))[place], wishes[place], engines[place])
+    dead = "SELECT evaluation.dismiss_dead_wishes()"
+    assert rows(url, dead) == [(0,)]
+    (backend,) = holders[0].execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    rows(database.owner_url, "SELECT pg_terminate_backend(%s, 5000)", backend)
+    assert rows(url, dead) == [(1,)]
+    desired = "SELECT desired FROM registry.engine WHERE id = ANY (%s) ORDER BY id"
+    assert rows(url, desired, list(engines)) == [("down",), ("up",)]
+    for holder in holders:
+        holder.close()
 
 
 def test_a_calibration_passes_exactly_when_nothing_fell_short(database: Database) -> None:

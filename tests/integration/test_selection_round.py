@@ -406,10 +406,18 @@ def test_a_run_that_can_measure_nothing_is_refused_before_anything_is_asked(grou
     assert ground.policies.requests == []
 
 
-def test_an_engine_is_let_go_after_the_run(ground: Ground) -> None:
-    with served_policy(ground.parts.database, candidate(1), lambda _: None) as served:
-        assert (served.url, served.fingerprint) == (ground.policies.url, FINGERPRINT)
-    assert ground.query("SELECT DISTINCT desired FROM registry.engine") == [("up",)]
+def test_an_engine_put_up_for_a_run_is_let_go_after_it_and_another_is_not(ground: Ground) -> None:
+    with psycopg.connect(ground.database.owner_url) as connection:
+        connection.execute(
+            "UPDATE registry.engine SET managed = true, desired = 'down' WHERE policy = %s", (candidate(2),)
+        )
+    for policy in (candidate(1), candidate(2)):
+        with served_policy(ground.parts.database, policy, lambda _: None) as served:
+            assert (served.url, served.fingerprint) == (ground.policies.url, FINGERPRINT)
+            assert ground.query("SELECT desired FROM registry.engine WHERE policy = %s", policy) == [("up",)]
+    desired = "SELECT desired FROM registry.engine WHERE policy IN (%s, %s) ORDER BY policy"
+    assert ground.query(desired, candidate(1), candidate(2)) == [("up",), ("down",)]
+    assert ground.query("SELECT 1 FROM evaluation.engine_wish") == []
 
 
 def test_evaluation_raters_stand_in_the_place_of_a_judge(ground: Ground) -> None:

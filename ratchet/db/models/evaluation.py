@@ -197,10 +197,12 @@ class SelectionRow(Base):
 
 
 class EngineWish(Base):
-    """An engine that was put up to be evaluated, and goes when nothing else needs it."""
+    """An engine that a run holds; `put_up` where it is up for runs alone, and goes with the last of them."""
 
     __tablename__ = "engine_wish"
     __table_args__ = {"schema": SCHEMA}  # noqa: RUF012
 
-    engine_id: Mapped[Key] = mapped_column(ForeignKey("registry.engine.id"))
+    id: Mapped[Key]
+    engine_id: Mapped[UUID] = mapped_column(ForeignKey("registry.engine.id"))
+    put_up: Mapped[bool]
     wanted_at: Mapped[CreatedAt]
