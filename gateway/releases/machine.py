@@ -16,16 +16,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import select, text
 from sqlalchemy.orm import Session
 
 from gateway.releases.audit import By, Refused, note, note_plan, standing
+from gateway.releases.engines import want_engine
 from gateway.releases.plan import HOLDBACK, ReleasePlan
 from gateway.releases.replication import observed_of, predicted_by, selection_of
-from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
 from ratchet.ids import new_id
-from ratchet.plan import Arm, Enforcement, Plan, PlannedArm, current_plan, current_plans, publish
+from ratchet.plan import Arm, Enforcement, Plan, PlannedArm, current_plan, publish
 from ratchet.registry import resolve
 
 PREPARING = "preparing"
@@ -36,8 +36,7 @@ CLOSED = "closed"
 ABORTED = "aborted"
 FAILED = "failed"
 PRODUCTION = "production"
-DRAIN = timedelta(minutes=11)
-"""Engines of a policy that was taken back stay so long: an answer under way may take ten minutes."""
+
 
 _LOCK = text("SELECT pg_advisory_xact_lock(hashtext('ratchet release ' || :model))")
 
@@ -129,7 +128,7 @@ def start(session: Session, wish: Wish, by: By) -> Release:
             f"no selection chose {policy.ref}: `ratchet select --round ID` writes the record that a release"
             " rests on; --override releases it without one, and the audit says so"
         )
-    engine, own = _want_engine(session, policy.ref, wish.engine_url)
+    engine, own = want_engine(session, policy.ref, wish.engine_url)
     release = Release(
         id=new_id(),
         model=model,
@@ -312,37 +311,6 @@ def settle_offline(session: Session, told: OfflineAbort) -> None:
     told.settled_at = datetime.now(UTC)
 
 
-def let_engines_go(session: Session, now: datetime) -> list[str]:
-    """Wants no managed engine any more of policies whose release is over and that nothing names.
-
-    Returns:
-        The policies.
-    """
-    ended = session.scalars(
-        select(Release).where(Release.ended_at < now - DRAIN, Release.engines_down.is_(None))
-    ).all()
-    if not ended:
-        return []
-    open_ones = session.scalars(select(Release).where(Release.ended_at.is_(None))).all()
-    needed = {policy for plan in current_plans(session).values() for policy in plan.policies}
-    needed |= {policy for release in open_ones for policy in (release.policy, release.baseline)}
-    gone: list[str] = []
-    for release in ended:
-        release.engines_down = now
-        for policy in (release.policy, release.baseline):
-            if policy in needed or (policy == release.policy and not release.engine_own):
-                continue
-            down = session.execute(
-                update(EngineRow)
-                .where(EngineRow.policy == policy, EngineRow.desired == "up")
-                .where(EngineRow.managed | (EngineRow.id == release.engine_id))
-                .values(desired="down", updated_at=func.now())
-                .returning(EngineRow.id)
-            )
-            gone += [policy] if down.all() else []
-    return gone
-
-
 def plan_of(release: Release) -> ReleasePlan:
     """The plan a release follows.
 
@@ -430,27 +398,3 @@ def _need_drill(session: Session, model: str, plan: ReleasePlan) -> None:
             f"the last good drill of {model} is {age / timedelta(days=1):.1f} days old, and the plan allows"
             f" {plan.drill_max_age_days:g}: {command}"
         )
-
-
-def _want_engine(session: Session, policy: str, url: str | None) -> tuple[EngineRow, bool]:
-    """The policy's engine, and whether it is wanted from now on only."""
-    if url is not None:
-        engine = EngineRow(id=new_id(), policy=policy, managed=False, desired="up", state="up", url=url)
-        session.add(engine)
-        session.flush()
-        return engine, True
-    rows = session.scalars(
-        select(EngineRow).where(EngineRow.policy == policy).order_by(EngineRow.id.desc())
-    ).all()
-    engine = next((row for row in rows if row.desired == "up"), None)
-    if engine is not None:
-        return engine, False
-    engine = next((row for row in rows if row.managed), None)
-    if engine is None:
-        engine = EngineRow(id=new_id(), policy=policy, managed=True, desired="up", state="waiting")
-        session.add(engine)
-    else:
-        engine.desired = "up"
-        engine.state = "waiting"
-    session.flush()
-    return engine, True

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from gateway.releases import analysis, drill, machine, repository
 from gateway.releases.audit import By, Refused
 from gateway.releases.decision import Action
+from gateway.releases.engines import let_engines_go
 from gateway.releases.plan import HOLDBACK, ReleasePlan
 from gateway.releases.probes import Trickle
 from gateway.releases.readiness import why_not_ready
@@ -80,7 +81,7 @@ class Walker:
         self._settle_offline()
         with session_scope(self._engine) as session:
             releases = session.scalars(select(Release).where(Release.ended_at.is_(None))).all()
-            machine.let_engines_go(session, self._clock())
+            let_engines_go(session, self._clock())
             drill.end_lost(session, self._clock())
         for release in releases:
             try:

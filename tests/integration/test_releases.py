@@ -16,6 +16,7 @@ from gateway.releases import machine, repository
 from gateway.releases.audit import By, Refused
 from gateway.releases.control import Control
 from gateway.releases.drill import end_lost, run_drill
+from gateway.releases.engines import DRAIN, let_engines_go
 from ratchet.db.engine import session_scope
 from ratchet.db.models.registry import EngineRow
 from ratchet.db.models.releases import Drill, OfflineAbort, Release
@@ -197,12 +198,12 @@ def test_an_engine_is_wanted_at_the_start_and_let_go_after_the_end(control: Cont
         assert (row.managed, row.desired, row.state) == (True, "up", "waiting")
     with session_scope(engine) as session:
         machine.fail(session, "m", By("walker", "its engine never became ready"))
-        assert machine.let_engines_go(session, datetime.now(UTC)) == []
+        assert let_engines_go(session, datetime.now(UTC)) == []
     assert arms(engine) == (PlannedArm(Arm.PRODUCTION, OLD, 1.0),)
-    later = datetime.now(UTC) + machine.DRAIN + timedelta(seconds=1)
+    later = datetime.now(UTC) + DRAIN + timedelta(seconds=1)
     with session_scope(engine) as session:
-        assert machine.let_engines_go(session, later) == [NEW]
-        assert machine.let_engines_go(session, later) == []
+        assert let_engines_go(session, later) == [NEW]
+        assert let_engines_go(session, later) == []
         [row] = session.scalars(select(EngineRow).where(EngineRow.policy == NEW))
         assert row.desired == "down"
     with pytest.raises(Refused, match=r"was failed at"):
@@ -215,7 +216,7 @@ def test_an_engine_that_somebody_else_wanted_before_stays(control: Control, engi
     begin(control, engine)
     control.abort("m", BY)
     with session_scope(engine) as session:
-        assert machine.let_engines_go(session, datetime.now(UTC) + timedelta(days=1)) == []
+        assert let_engines_go(session, datetime.now(UTC) + timedelta(days=1)) == []
 
 
 def test_a_drill_whose_process_was_killed_is_ended(control: Control, engine: Engine) -> None:
@@ -278,10 +279,10 @@ def test_the_previous_engine_stays_until_the_release_is_closed(control: Control,
     begin(control, engine, stages=3)
     later = datetime.now(UTC) + timedelta(days=3)
     with session_scope(engine) as session:
-        assert machine.let_engines_go(session, later) == []
+        assert let_engines_go(session, later) == []
     control.close("m", BY)
     with session_scope(engine) as session:
-        assert machine.let_engines_go(session, later) == [OLD]
+        assert let_engines_go(session, later) == [OLD]
 
 
 def test_of_an_abort_and_a_promotion_in_the_same_moment_the_audit_says_what_became(
