@@ -320,6 +320,7 @@ GRANT EXECUTE ON FUNCTION evaluation.want_engine(uuid, uuid, text), evaluation.d
     evaluation.shared_with_reward_models(text[], text[], text[]) TO ratchet_evaluator;
 
 GRANT USAGE ON SCHEMA evaluation TO ratchet_evaluator, ratchet_operator, ratchet_report;
+REVOKE SELECT, INSERT, UPDATE ON operations.alarm FROM ratchet_evaluator;
 GRANT SELECT, INSERT ON evaluation.judge, evaluation.calibration, evaluation.item, evaluation.answer,
     evaluation.outcome, evaluation.selection TO ratchet_evaluator;
 GRANT SELECT, INSERT, UPDATE ON evaluation.verdict TO ratchet_evaluator;

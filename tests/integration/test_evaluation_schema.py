@@ -82,6 +82,7 @@ def test_a_report_joins_rewards_only_once_the_selection_is_written(
         ),
         (Role.EVALUATOR, "SELECT * FROM evaluation.reward_of_selected"),
         (Role.EVALUATOR, "SELECT reward FROM training.checkpoint"),
+        (Role.EVALUATOR, "SELECT detail FROM operations.alarm"),
         (Role.EVALUATOR, "SELECT * FROM reward.reward_model"),
         (Role.EVALUATOR, "UPDATE evaluation.selection SET reason = ''"),
         (Role.EVALUATOR, "DELETE FROM evaluation.verdict"),

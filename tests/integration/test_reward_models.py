@@ -207,8 +207,8 @@ def test_measured_again_on_like_pairs_nothing_is_alarmed_and_on_contrary_ones_it
     assert document["drift"]["fallen"] is True
     with session_scope(engine) as session:
         (measured,) = [each for each in measurements(session, model.ref) if each.policy == "tiny@0"]
-    with psycopg.connect(module_database.url(Role.EVALUATOR)) as evaluator:
-        raised = evaluator.execute(
+    with psycopg.connect(module_database.url(Role.REPORT)) as report:
+        raised = report.execute(
             "SELECT kind, subject, detail FROM operations.alarm WHERE cleared_at IS NULL"
         )
         assert raised.fetchall() == [("reward-model-drift", model.name, {"measurement": str(measured.id)})]
