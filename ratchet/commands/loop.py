@@ -1,11 +1,11 @@
 """`ratchet loop`: turns of the loop, from a snapshot of what people preferred to a released policy."""
 
-import getpass
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ratchet.account import account
 from ratchet.commands.options import AsJson, DataDir, emit
 from ratchet.errors import UsageError
 from ratchet.home import Home
@@ -74,7 +74,7 @@ def stop(
 
     with operator_engine(Home.resolve(data_dir)) as engine:
         with session_scope(engine) as session:
-            stop_turn(session, find_loop(session, name).id, who=getpass.getuser(), why=reason)
+            stop_turn(session, find_loop(session, name).id, who=account(), why=reason)
         emit(_read(engine, name), as_json, print_turn)
 
 

@@ -1,12 +1,12 @@
 """`ratchet round`: rounds as rows: ask for one, look at them, compare, stop, resume, export."""
 
-import getpass
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ratchet.account import account
 from ratchet.commands.options import AsJson, DataDir, emit
 from ratchet.home import Home
 
@@ -101,7 +101,7 @@ def start(
     with operator_engine(home) as engine:
         identity = ask_for_turn(
             engine, wanted, build, policy=policy, pairs=pairs, selecting=selecting,
-            release_plan=plan if release else None, by=getpass.getuser(), reason=reason,
+            release_plan=plan if release else None, by=account(), reason=reason,
         )  # fmt: skip
         _show_turn(engine, str(identity), wait=wait, as_json=as_json)
 
@@ -115,7 +115,7 @@ def _ask_for_round(
 
     with operator_engine(home) as engine:
         prepared = prepare(engine, home, method, build, policy=policy, snapshot=snapshot)
-        identity = ask_for(engine, home, prepared, by=getpass.getuser(), reason=reason)
+        identity = ask_for(engine, home, prepared, by=account(), reason=reason)
         if wait:
             from trainer.commands.follow import follow
 
@@ -189,7 +189,7 @@ def stop(name: Round, reason: Why, data_dir: DataDir = None, as_json: AsJson = F
     from trainer.rounds import repository
 
     def act(session: "Session", identity: Any) -> None:
-        repository.stop(session, identity, who=getpass.getuser(), why=reason)
+        repository.stop(session, identity, who=account(), why=reason)
 
     emit(_act(data_dir, name, act), as_json, _print_state)
 
@@ -200,7 +200,7 @@ def resume(name: Round, reason: Why, data_dir: DataDir = None, as_json: AsJson =
     from trainer.rounds import repository
 
     def act(session: "Session", identity: Any) -> None:
-        repository.resume(session, identity, who=getpass.getuser(), why=reason)
+        repository.resume(session, identity, who=account(), why=reason)
 
     emit(_act(data_dir, name, act), as_json, _print_state)
 

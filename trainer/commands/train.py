@@ -141,8 +141,7 @@ def _train(
 
 def _run(home: Home, prepared: "Prepared", sweep: "UUID | None", *, reason: str) -> "Ended":
     """Asks for a round as the operator and carries it out as the trainer."""
-    import getpass
-
+    from ratchet.account import account
     from ratchet.commands.operator import operator_engine, role_engine
     from ratchet.db.roles import Role
     from ratchet.errors import EnvironmentFault
@@ -155,7 +154,7 @@ def _run(home: Home, prepared: "Prepared", sweep: "UUID | None", *, reason: str)
     with live() as shown:
         with operator_engine(home) as engine:
             identity = ask_for(
-                engine, home, prepared, by=getpass.getuser(), reason=reason, sweep=sweep, report=shown.stage
+                engine, home, prepared, by=account(), reason=reason, sweep=sweep, report=shown.stage
             )
         with role_engine(home, Role.TRAINER) as engine:
             ended = carry_out(engine, home, identity, worker=instance(), launch=launch, show=shown)
