@@ -24,27 +24,43 @@ def command(
     data_dir: DataDir = None,
     port: Annotated[int, typer.Option(help="Port of the gateway.")] = 8000,
     model: Annotated[str, typer.Option(help="As in `ratchet up`: a name, or a model folder.")] = "smollm2",
+    loop: Annotated[
+        bool, typer.Option("--loop", help="Then close the loop once: votes, round, selection, release.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Start the stack, ask it a few questions through the openai client, show what was kept, stop it.
+
+    With --loop scripted users ask, a scripted rater compares, a round learns from the votes, selection
+    chooses on held-out prompts, and the release earns its traffic; then a planted bad candidate is to be
+    refused, and, when released all the same, taken back. That takes about 25 minutes on two cores.
 
     Everything is real: PostgreSQL, vLLM, the gateway, the workers. The data folder stays, and `ratchet up`
     goes on from where the demonstration ended.
     """
     from openai import OpenAI
 
+    from ratchet.demo.loop import BUDGET_MINUTES, VARIABLES, address, close_the_loop
     from ratchet.demo.serving import QUESTIONS, ask, report, wait_for_rows
     from ratchet.demo.stack import running_stack
 
     console = Console(stderr=as_json)
     home = Home.resolve(data_dir)
     name = Path(model).name if os.sep in model else model
-    with running_stack(home.root, port, model) as stack:
+    if loop:
+        whole = sum(BUDGET_MINUTES.values()) + 2
+        console.print(f"Time budget: {whole} minutes on two cores.", highlight=False)
+    looped: dict[str, Any] | None = None
+    with running_stack(home.root, port, model, variables=VARIABLES if loop else {}) as stack:
         key = stack.ratchet("keys", "create", "--role", "client", "--name", "demo")["key"]
         client = OpenAI(base_url=f"{stack.base_url}/v1", api_key=key)
         exchanges = [ask(client, name, question, console) for question in QUESTIONS]
         rows = wait_for_rows(stack, {exchange.response_id for exchange in exchanges})
         report(console, exchanges, rows)
+        if loop:
+            looped = close_the_loop(stack, name, console)
+            pages = address(stack, "releases")
+            console.print(f"\nThe turn, the releases, their figures: {pages}/loops, with an operator's key")
         console.print("\n[bold]How to go on[/bold]")
         console.print(
             f"ratchet up --data-dir {home.root} --port {port} --model {model}", markup=False, soft_wrap=True
@@ -65,6 +81,7 @@ def command(
         "rows": rows,
         "tokens_per_second": sum(item.tokens for item in exchanges) / sum(item.seconds for item in exchanges),
         "missing_or_different": lost,
+        "loop": looped,
     }
     emit(document, as_json, lambda done: console.print(f"\n{done['tokens_per_second']:.1f} tokens/s in all"))
     if lost:

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,9 @@ class RunningStack:
 
 
 @contextmanager
-def running_stack(data_dir: Path, port: int, model: str, *extra: str) -> Generator[RunningStack]:
+def running_stack(
+    data_dir: Path, port: int, model: str, *extra: str, variables: Mapping[str, str] | None = None
+) -> Generator[RunningStack]:
     """Starts a stack, waits until it can generate a token, and stops it in the end.
 
     Args:
@@ -64,13 +66,15 @@ def running_stack(data_dir: Path, port: int, model: str, *extra: str) -> Generat
         port: Port of its gateway.
         model: As `ratchet up --model`.
         extra: Further options of `ratchet up`.
+        variables: Settings that differ from the shell's.
 
     Raises:
         EnvironmentFault: The stack ended before it was ready, or was not ready in time.
     """
     command = [sys.executable, "-m", "ratchet.cli", "up", "--data-dir", str(data_dir), "--port", str(port),
                "--model", model, *extra]  # fmt: skip
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(variables or {})}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     stack = RunningStack(data_dir, f"http://127.0.0.1:{port}", process)
     try:
         _wait_until_ready(stack)
