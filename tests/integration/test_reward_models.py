@@ -208,9 +208,7 @@ def test_measured_again_on_like_pairs_nothing_is_alarmed_and_on_contrary_ones_it
     with session_scope(engine) as session:
         (measured,) = [each for each in measurements(session, model.ref) if each.policy == "tiny@0"]
     with psycopg.connect(module_database.url(Role.REPORT)) as report:
-        raised = report.execute(
-            "SELECT kind, subject, detail FROM operations.alarm WHERE cleared_at IS NULL"
-        )
+        raised = report.execute("SELECT kind, subject, detail FROM operations.alarm WHERE cleared_at IS NULL")
         assert raised.fetchall() == [("reward-model-drift", model.name, {"measurement": str(measured.id)})]
     shown = json.loads(ratchet("show", "tiny", "--json")[1])
     assert [each["policy"] for each in shown["measurements"]] == ["import:test", "tiny@0"]
