@@ -24,15 +24,16 @@ from ratchet.demo.stack import RunningStack, running_stack
 from ratchet.supervisor.ports import free_port
 
 PROMPTS = (
-    "Why is the sky blue?",
-    "Give me a recipe for pancakes.",
-    "What is a good name for a cat?",
-    "How do I learn to swim?",
-    "Tell me about the moon.",
-    "What should I cook tonight?",
-    "Why do leaves fall in autumn?",
-    "How does a bicycle stay upright?",
+    "In one sentence, why is the sky blue?",
+    "In one sentence, what are pancakes?",
+    "In one sentence, what makes a good name for a cat?",
+    "In one sentence, how do I learn to swim?",
+    "In one sentence, what is the moon?",
+    "In one sentence, what should I cook tonight?",
+    "In one sentence, why do leaves fall in autumn?",
+    "In one sentence, how does a bicycle stay upright?",
 )
+"""Answers to these end by themselves long before `--max-tokens`, so that one who rambles is seen."""
 LOOK_EVERY_S = 2.0
 ENDS = ("promoted", "aborted", "failed")
 
