@@ -15,11 +15,13 @@ from sqlalchemy import Engine
 from gateway.releases import machine
 from gateway.releases.app import create_app
 from gateway.releases.control import Control
+from ratchet import loop
 from ratchet.db.engine import session_scope
 from ratchet.db.models.releases import AnalysisRow, Look, Release
 from ratchet.db.roles import Role
 from ratchet.ids import new_id
 from ratchet.keys import KeyRole
+from ratchet.loop import State, Step, Wish
 from tests.conftest import Database
 from tests.support.gateway_process import Operator
 from tests.support.releases import BY, two_policies, wish
@@ -234,6 +236,39 @@ def test_a_button_acts_on_what_its_page_showed(
                 True,
             )
     assert control.status("m")["state"] == "preparing"
+
+
+@needs_chromium
+def test_a_turn_of_the_loop_is_read_stopped_and_taken_up_again(
+    site: str, engine: Engine, operator: Operator, browser: Any
+) -> None:
+    wish_of_turn = Wish("m", OLD, "dpo", selection={"suites": []})
+    detail = {
+        "ledger": {"data": 5, "used": 3, "held_out": 1, "left_out": {"identical": 1}},
+        "staleness": {"rows": 3, "by_distance": {"0": 1, "1": 2}, "unspoken": 0},
+    }
+    with session_scope(engine) as session:
+        identity = loop.begin(session, wish_of_turn, by="ann", reason="weekly <pairs>")
+        loop.note(session, identity, Step.SNAPSHOT, State.DONE, subject="d" * 64, detail=detail)
+    page = browser.new_page()
+    enter(page, site, operator.key(KeyRole.OPERATOR))
+    page.get_by_role("link", name="Loop").click()
+    assert page.locator("tbody td").all_inner_texts()[3:] == ["running", "–", "66.7%", "train is waiting"]
+    page.get_by_role("link", name=str(identity)[-12:]).click()
+    assert "by ann: weekly <pairs>" in page.locator("main").inner_text()
+    ledger = page.locator("section", has=page.get_by_role("heading", name="What became of every datum"))
+    assert ledger.locator("tr").all_inner_texts() == [
+        "read\t5", "in the snapshot\t3", "held out\t1", "left out: identical\t1"
+    ]  # fmt: skip
+    page.get_by_label("Why").fill("not now")
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("stopped by test: not now").wait_for()
+    page.get_by_role("button", name="Retry from where it broke").click()
+    page.get_by_text("train is waiting").wait_for()
+    with session_scope(engine) as session:
+        states = [step.state for step in loop.steps_of(session, identity)]
+    assert states == ["done", "waiting", "waiting", "waiting"]
+    page.close()
 
 
 def test_a_session_ends_with_its_key(site: str, operator: Operator) -> None:
