@@ -127,7 +127,7 @@ def calibrate(
     ],
     dimension: Annotated[str, typer.Option(help="Which of its prompts.")] = "helpfulness",
     limit: Annotated[int | None, typer.Option(min=1, help="Pairs at most, a seeded sample.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each order is asked.")] = 2,
+    repeats: Annotated[int, typer.Option(min=2, help="Times each order is asked.")] = 2,
     seed: Annotated[int, typer.Option(help="Of the sample and the intervals.")] = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,

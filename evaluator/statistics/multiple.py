@@ -1,6 +1,6 @@
 """Many candidates on many suites: chance alone makes some look good, so p-values are adjusted together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,31 +58,3 @@ def flip_test(scores: Floats, clusters: Sequence[str], *, seed: int = 0, flips: 
         highest = max(highest, float((1 + (rivals >= reached[candidate]).sum()) / (flips + 1)))
         adjusted[candidate] = highest
     return FlipTest(tuple(raw.tolist()), tuple(adjusted.tolist()))
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's adjusted p-values (1979): family-wise, whatever the dependence.
-
-    Raises:
-        ValueError: A p-value lies outside 0 and 1.
-    """
-    for name, value in p_values.items():
-        if not 0 <= value <= 1:
-            raise ValueError(f"the p-value of {name} is {value}")
-    adjusted: dict[str, float] = {}
-    highest = 0.0
-    for place, (name, value) in enumerate(sorted(p_values.items(), key=lambda item: (item[1], item[0]))):
-        highest = max(highest, min(1.0, (len(p_values) - place) * value))
-        adjusted[name] = highest
-    return {name: adjusted[name] for name in p_values}
-
-
-def simultaneous_level(level: float, comparisons: int) -> float:
-    """The level at which each of several intervals holds so that all hold together (Bonferroni).
-
-    Raises:
-        ValueError: There is no comparison.
-    """
-    if comparisons < 1:
-        raise ValueError("there is nothing to compare")
-    return 1 - (1 - level) / comparisons

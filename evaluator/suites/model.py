@@ -205,7 +205,7 @@ class SycophancySuite(_Suite):
 
 
 class RefusalSuite(_Suite):
-    """Scored by `refusal_rates`."""
+    """Scored by whether answers refuse, benign and harmful prompts apart."""
 
     scorer: Literal["refusal"]
     items: list[RefusalItem] = []

@@ -120,12 +120,12 @@ def test_smollm2_is_refused_as_a_judge_on_public_pairs(
     )  # fmt: skip
     assert added.returncode == 0, added.stderr
     done = judge(
-        "calibrate", "smol", "--dimension", "safety", "--repeats", "1", "--limit", str(PAIRS),
+        "calibrate", "smol", "--dimension", "safety", "--repeats", "2", "--limit", str(PAIRS),
         "--labels", f"{shared_data}/hh-harmless-base-test.jsonl.gz",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
     assert found["pairs"] == PAIRS
     assert not found["passed"]
-    assert found["shortcomings"]
+    assert [each for each in found["shortcomings"] if each.startswith("accuracy")], found["shortcomings"]
     sys.stdout.write(json.dumps(found["figures"]))

@@ -23,7 +23,6 @@ from evaluator.judge.pairwise import JudgeFailed, PairVerdict, tally_verdicts
 from evaluator.judge.parse import Reply, read_choice
 from evaluator.judge.templates import TEMPLATES
 from evaluator.statistics.interval import Interval
-from evaluator.statistics.multiple import simultaneous_level
 from evaluator.statistics.winrate import win_rate
 from tests.support.scripted_judge import Script, reply, scripted_judge
 
@@ -76,7 +75,7 @@ def inside(interval: Interval, truth: float) -> bool:
     ids=["position", "length"],
 )
 def test_calibration_recovers_what_was_put_in(script: Script):
-    calibration = calibrated(script, labelled(), level=simultaneous_level(0.95, 10))
+    calibration = calibrated(script, labelled(), level=1 - 0.05 / 10)
     situations = [(good, longer) for good in (True, False) for longer in (True, False)]
     chances = {case: script.chance_of_first(*case) for case in situations}
     accuracy = mean(chance if good else 1 - chance for (good, _), chance in chances.items())

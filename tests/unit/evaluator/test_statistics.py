@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from evaluator.statistics.buckets import by_length_ratio
 from evaluator.statistics.interval import Interval
 from evaluator.statistics.length_controlled import LengthedVerdict, length_controlled
-from evaluator.statistics.multiple import flip_test, holm, simultaneous_level
+from evaluator.statistics.multiple import flip_test
 from evaluator.statistics.wilson import wilson
 from evaluator.statistics.winrate import NothingCompared, Verdict, paired_difference, win_rate
 
@@ -182,23 +182,6 @@ def test_length_control_interval_covers_the_truth_about_as_often_as_it_says():
         assert rate.high is not None
         covered += rate.low <= 1 / (1 + math.exp(-0.4)) <= rate.high
     assert covered >= 34
-
-
-def test_holm_by_hand():
-    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06})
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_never_lowers_and_keeps_the_order(values: list[float]):
-    adjusted = holm({str(place): value for place, value in enumerate(values)})
-    assert all(adjusted[str(place)] >= value for place, value in enumerate(values))
-    by_raw = sorted(range(len(values)), key=lambda place: values[place])
-    ordered = [adjusted[str(place)] for place in by_raw]
-    assert ordered == sorted(ordered)
-
-
-def test_simultaneous_level():
-    assert simultaneous_level(0.95, 5) == pytest.approx(0.99)
 
 
 def test_flip_test_of_one_candidate_is_the_exact_sign_test():
